@@ -31,13 +31,13 @@ LEFT_OUT = (
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
 _MODEL = "another model would run than the one that the result describes; "
 _FOLDER = _MODEL + "write it into a folder's config.json and give that as model.path"
-_DRAFT = "nobody would check a draft model's weights, nor count its work; spec_method=ngram has none"
+_DRAFT = "write speculative_config: {model: ...}, whose files are checked and told in the result"
 _HUB = _MODEL + "set model.id and model.revision instead"
 REFUSED = {
     **dict.fromkeys(("hf_overrides", "hf_config_path", "config_format", "model_class_overrides"), _FOLDER),
     **dict.fromkeys(("model_weights", "ignore_patterns", "convert"), _FOLDER),
     **dict.fromkeys(("revision", "code_revision"), _HUB),
-    **dict.fromkeys(("speculative_config", "spec_model"), _DRAFT),
+    "spec_model": _DRAFT,
 }
 # wattdock's own argument: run the engine behind vLLM's HTTP server instead of in the runner's process.
 SERVE = "serve"
@@ -54,7 +54,6 @@ OTHER_NAMES = {
     "mamba_ssu_algorithm": "mamba_config.ssu_algorithm",
     "scheduling_policy": "scheduler_config.policy",
     "spec_method": "speculative_config.method",
-    "spec_model": "speculative_config.model",
     "spec_tokens": "speculative_config.num_speculative_tokens",
 }
 # Parts of the configuration's parts; their fields are named like engine arguments.

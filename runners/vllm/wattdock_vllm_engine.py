@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 # vLLM reads these when it is imported. The engine core runs in this process, so that a step is a function call, and
@@ -26,7 +27,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
-from wattdock_vllm import SERVE, attention_backend, defaults_for
+from wattdock_vllm import SERVE, VllmBackend, attention_backend, defaults_for
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_steps import StepWatch
 from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
@@ -46,6 +47,7 @@ from wattdock_runner.errors import (
 )
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 from wattdock_runner.linear import unpacked_warnings
+from wattdock_runner.process import package_version
 from wattdock_runner.serving import Engine
 
 if TYPE_CHECKING:
@@ -115,7 +117,11 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
         config = checkpoint.read_config(AutoConfig, order)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
+    # With `quantization`, vLLM reads the first two itself; the third always. Source: get_quant_config, get_config.
+    unread = () if order.engine_args.get("quantization") else ("quantize_config.json", "quant_config.json")
+    checkpoint.require_known_quantisation(order, config, unread)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
+    require_checked_draft(settings.get("speculative_config") or {})
     if order.random_weights is None:
         # Its server would start for half a minute first.
         checkpoint.require_same_weights(order.model_path, "vllm", settings.get("load_format"))
@@ -171,6 +177,18 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
     }
 
 
+def require_checked_draft(settings: Mapping[str, Any]) -> None:
+    """Accept a draft model only as a folder that the coordinator checked, read as vLLM reads a model.
+
+    Raises:
+        InvalidRequest: It is no folder with safetensors, such as a class of code, or would be read otherwise.
+    """
+    if "draft_load_config" in settings:
+        raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
+    if draft := settings.get("model"):
+        checkpoint.require_same_weights(Path(draft), "vLLM")
+
+
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
     """Return the number of parameters, tied parameters counted once; None where transformers has no such class.
 
@@ -188,7 +206,8 @@ def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exce
     if fault.is_memory:
         return OutOfMemory(f"vLLM: {fault.reason}")
     if fault.is_refusal:
-        return InvalidRequest(f"vLLM cannot load {settings['model']}: {fault.message}")
+        version = package_version(VllmBackend.framework_package)
+        return InvalidRequest(f"vllm {version} cannot load {settings['model']}: {fault.message}")
     if str(error) == fault.message:
         return error
     return EngineFailed(f"a process of vLLM's engine did not start: {fault}", WORKER)
@@ -204,8 +223,11 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     tensor, pipeline = engine["split"]
     layers_by_gpu = {nvml_uuid(worker["uuid"]): worker["layers"] for worker in by_worker if worker["uuid"] is not None}
     linear = by_worker[0]["linear"]
+    drafting: Any = order.engine_args.get("speculative_config")
     effective = engine["settings"] | {
         **linear,
+        # The draft model's place on this machine says nothing: the result has its name and its files' digests.
+        "speculative_config": drafting and {name: value for name, value in drafting.items() if name != "model"},
         SERVE: bool(order.engine_args.get(SERVE)),
         # Each worker chooses for each layer; the configuration only has what was requested.
         "attention_backend": attention_backend(worker["attention"] for worker in by_worker),
@@ -264,7 +286,8 @@ class VllmEngine(Engine):
         self.sockets = open_sockets()
         core: Any = llm.engine_core
         self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
-        knows_context = self.cache_blocks is not None and llm.vllm_config.speculative_config is None
+        self._speculates = llm.vllm_config.speculative_config is not None
+        knows_context = self.cache_blocks is not None and not self._speculates
         self._watch = StepWatch(self._core, knows_context=knows_context)
         llm.collective_rpc("wattdock_watch")
         self._faults = faults
@@ -320,7 +343,8 @@ class VllmEngine(Engine):
         self.llm.collective_rpc("wattdock_drain")
 
     def dated(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Return the steps as the workers dated them."""
+        """Return the steps as the workers dated them, and take the count of drafts."""
+        self.drafts = self._watch.drafts if self._speculates else None
         return self._watch.dated(steps, self.llm.collective_rpc("wattdock_dates"))
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:

@@ -72,8 +72,13 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Return an exception as a value."""
-    return Fault(tuple(kind.__name__ for kind in type(error).__mro__), str(error))
+    """Return an exception as a value; of pydantic's, the first mistake in one line: argument, choices, value seen."""
+    message, kinds = str(error), tuple(kind.__name__ for kind in type(error).__mro__)
+    if kinds[0] == "ValidationError":
+        first: Any = error.errors()[0]  # type: ignore[attr-defined]
+        seen = f", not {first['input']!r}" if first["loc"] else ""
+        message = ": ".join((*map(str, first["loc"]), first["msg"].removeprefix("Value error, "))) + seen
+    return Fault(kinds, message)
 
 
 class ChildFaults:

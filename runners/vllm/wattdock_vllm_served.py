@@ -37,6 +37,7 @@ class VllmApi(Api):
 
     path = "/v1/completions"
     histograms = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
+    draft_counters = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
     # It looks for its engine each five seconds.
     dying_s = 7.0
 

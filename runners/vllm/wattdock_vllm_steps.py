@@ -22,6 +22,9 @@ class StepWatch:
     for a batch of an earlier call, and its tokens may have been there for as long as vLLM took to submit the next one.
     When a batch was computed is known to the workers, which see the same batches in the same order.
 
+    Attributes:
+        drafts: Tokens of the pass that were drafted, and accepted, as vLLM's own statistics count them.
+
     Args:
         core: vLLM's `EngineCore`.
         knows_context: Whether all layers read the whole context, and the scheduler plans no token that may be dropped.
@@ -32,7 +35,8 @@ class StepWatch:
         self._computed: Any = None
         # The number of the latest batch that came back, among those of the pass, and of each batch that became a step.
         self._number, self._numbers = -1, list[int]()
-        update = core.scheduler.update_from_output
+        self.drafts = (0, 0)
+        update, observe = core.scheduler.update_from_output, core.scheduler.make_spec_decoding_stats
 
         def watched(batch: Any, output: Any) -> Any:
             if batch.total_num_scheduled_tokens:
@@ -40,7 +44,12 @@ class StepWatch:
                 self._number += 1
             return update(batch, output)
 
-        core.scheduler.update_from_output = watched
+        def counted(*others: Any, **named: Any) -> Any:
+            drafted, accepted = self.drafts
+            self.drafts = drafted + named["num_draft_tokens"], accepted + named["num_accepted_tokens"]
+            return observe(*others, **named)
+
+        core.scheduler.update_from_output, core.scheduler.make_spec_decoding_stats = watched, counted
 
     def open(self) -> None:
         """Begin a pass; what an earlier one left in the queue is none of its batches."""
@@ -48,6 +57,7 @@ class StepWatch:
         plans = [queued[1] for queued in self._core.batch_queue or ()]
         left = [plan for plan in plans if plan.total_num_scheduled_tokens]
         self._computed, self._number, self._numbers = None, -1 - len(left), []
+        self.drafts = (0, 0)
 
     def after_step(self, at_ns: int) -> Iterator[Step]:
         """Yield the step that came back before `at_ns`, if any, undated.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from make.records import measured, request, speed_of
-from seams.analysis import Quantiles, inter_token_latency
+from seams.analysis import Drafts, Quantiles, inter_token_latency
 from seams.records import NO_STEPS, ReplicaPass, Steps
 
 from wattdock.clock import NS_PER_S
@@ -49,6 +49,20 @@ def test_a_prompt_that_holds_up_another_requests_token_shows_in_the_tail_and_not
     assert itl.max_s == pytest.approx(1.0)
     assert itl.mean_s == pytest.approx((14 * 0.1 + 1.0) / 15)
     assert speed.tpot.max_s < 0.2
+
+
+def test_drafted_tokens_are_told_and_gaps_are_those_between_tokens() -> None:
+    """Two accepted tokens come with their step's own: their gaps are 0, where steps' gaps would add up to 0.6 s."""
+    drafting = replace(request(0, 10, 10.5, 10.7, 4), token_gaps_ns=(200_000_000, 0, 0))
+    done = stepped(measured(0, 10, 11, (drafting,)), (10.5, 0), (10.7, 3))
+    speed = speed_of(replace(done, drafted_tokens=5, accepted_tokens=2))
+    assert speed.drafts == Drafts(
+        drafted_tokens=5, accepted_tokens=2, rejected_tokens=3, acceptance_rate=0.4, engine_steps=2
+    )
+    assert speed.itl is not None
+    assert (speed.itl.count, speed.itl.max_s) == (3, 0.2)
+    assert speed.itl.mean_s == pytest.approx(0.2 / 3)
+    assert speed_of(done).drafts is None
 
 
 def test_gaps_of_batches_that_take_turns_are_not_those_of_a_requests_tokens() -> None:

@@ -288,6 +288,7 @@ def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
     ("differing", "reason"),
     [
         ({"steps": NO_STEPS}, "the engine does not report its steps"),
+        ({"drafted_tokens": 9}, "steps compute drafted tokens, too, which are no output"),
         (
             {"replicas": (ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, None),)},
             "the steps of several engines overlap",

@@ -363,3 +363,27 @@ def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine
     written = ExperimentConfig.model_validate(config.model_dump(mode="json"))
     assert written.section.engine_args() == {"x": 1}
     assert written.experiment_id == config.experiment_id
+
+
+@pytest.mark.parametrize(
+    ("written", "draft"),
+    [
+        ({"method": "ngram", "num_speculative_tokens": 3}, None),
+        ({"model": "a/b", "revision": "c"}, ModelSpec(id="a/b", revision="c")),
+        ({"model": "./draft", "method": "eagle"}, ModelSpec(path=Path("./draft"))),
+    ],
+)
+def test_a_draft_model_is_written_as_a_model_is_and_needs_weights(
+    written: dict[str, Any], draft: ModelSpec | None
+) -> None:
+    """Without drafting an experiment keeps the identity that it had before there was such a setting."""
+    plain, drafting = (
+        ExperimentConfig.model_validate({"backend": "vllm", "vllm": {"speculative_config": part}})
+        for part in ({}, written)
+    )
+    assert (plain.draft, drafting.draft) == (None, draft)
+    assert drafting.section.engine_args() == {"speculative_config": written}
+    assert "speculative_config" not in plain.model_dump(mode="json")["vllm"]
+    if draft:
+        with raises(ConfigError, "speculative_config.model"):
+            drafting.section.require_drawable()

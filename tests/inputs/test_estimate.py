@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.subjects import write_config
-from make import models as tiny
+from make import models
 from refused import raises
 from seams.inputs import requests_of
 
 from wattdock.config import EngineMemory, ExperimentConfig, Split
 from wattdock.errors import Cause, ConfigError, PreflightError
-from wattdock.inputs import memory_fit
+from wattdock.inputs import memory_fit, presets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +126,18 @@ def test_a_model_larger_than_the_hosts_memory_is_refused() -> None:
     assert ": fits: " in fit({**pytorch, "workload": full | {"batch_size": 7}}, memory_bytes=40e9, on_host=True)
 
 
+@pytest.mark.parametrize(("on_host", "weights"), [(True, "weights 0.5,"), (False, "weights 0.0,")])
+def test_8_bit_floats_take_32_bits_where_transformers_unpacks_them(
+    tmp_path: Path, *, on_host: bool, weights: str
+) -> None:
+    """SmolLM2's 134.5 million parameters on a CPU; a GPU multiplies them as they are stored."""
+    config = {**presets()["smollm2-135m"].published_config, "quantization_config": {"quant_method": "fp8"}}
+    path = models.write(tmp_path / "model")
+    (path / "config.json").write_text(json.dumps(config))
+    line = fit({"backend": "pytorch", "model": str(path)}, memory_bytes=24e9, on_host=on_host)
+    assert (weights in line, "fp8 weights unpacked" in line) == (True, on_host), line
+
+
 def test_replicas_and_ranks_share_the_hosts_memory() -> None:
     """Two models are twice the weights, two halves are one model."""
     shape = {"model": "shape:llama-3.1-8b"}
@@ -171,7 +184,7 @@ def test_each_backend_s_own_context_is_checked_before_a_load(
 ) -> None:
     """A runner would refuse the first pass, after it has loaded the weights."""
     write_config(tmp_path, **changes)
-    (tmp_path / "model.safetensors").write_bytes(tiny.weights())
+    (tmp_path / "model.safetensors").write_bytes(models.weights())
     asked = {"backend": backend, backend: settings, "model": {"path": str(tmp_path)}}
     fit({**asked, "workload": {"max_output_tokens": most}}, memory_bytes=None)
     with raises(ConfigError, f"{most:,} tokens in {backend}", f"{most + 1:,}", cause=Cause.DOES_NOT_FIT):

@@ -16,7 +16,7 @@ from refused import raises
 from seams.inputs import build_once, file_digests, fingerprint, weight_data_bytes, weight_files
 from unprivileged import alone, run_as_user, user_home
 
-from wattdock.config import ModelSpec
+from wattdock.config import ExperimentConfig, ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs import ModelFolder, check_model, resolve_model
@@ -203,6 +203,21 @@ def test_each_file_that_decides_the_work_is_named_when_it_changes_comes_or_goes(
     assert changes(before, without) == f"{name} is gone"
     assert changes(without, before) == f"{name} is new"
     assert len({fingerprint(files) for files in (before, without)}) == 2
+
+
+def test_a_draft_model_is_resolved_and_its_files_are_those_of_the_model(tmp_path: Path) -> None:
+    """The model's own revision stays, and a draft that is trained on shows as a change."""
+    model, draft = (ModelSpec(path=tiny.write(tmp_path / name)) for name in ("model", "draft"))
+    alone = resolve_model(model, home=tmp_path, progress=print)
+    config = ExperimentConfig.model_validate(
+        {"backend": "vllm", "model": {"path": model.path}, "vllm": {"speculative_config": {"model": str(draft.path)}}}
+    )
+    folder = resolve_model(model, home=tmp_path, progress=print, config=config)
+    assert folder.draft is not None
+    assert (folder.draft.path, folder.draft.name, folder.revision) == (draft.path, "draft", alone.revision)
+    assert folder.files == {**alone.files} | {f"draft/{name}": digest for name, digest in alone.files.items()}
+    (tmp_path / "draft/generation_config.json").write_text('{"eos_token_id": 7}')
+    assert folder.read_again().changes_since(folder.files) == "draft/generation_config.json is new"
 
 
 def test_code_counts_only_where_it_runs_and_other_files_never(tmp_path: Path) -> None:

@@ -148,8 +148,9 @@ def test_the_memorys_part_is_a_column_and_a_row() -> None:
 
 def test_the_share_of_prompts_from_a_cache_stands_on_page_and_terminal() -> None:
     """A page has no such column where no engine tells."""
-    cached = row("one", {"performance.prompt_tokens": 400, "performance.cached_prompt_tokens": 100})
-    silent = row("two", {"performance.cached_prompt_tokens": None})
+    tokens = {"performance.prompt_tokens": 400, "performance.cached_prompt_tokens": 100}
+    cached = row("one", tokens | {"performance.cached_prompt_share": 0.25})
+    silent = row("two", {"performance.cached_prompt_tokens": None, "performance.cached_prompt_share": None})
     assert ">25.0%<" in section(shown(cached, silent), "summary")
     assert terminal_rows(cached)["tokens"].endswith("400 prompt, 100 of them from a cache (25.0%)")
     assert ">prompt from a cache<" not in shown(silent)

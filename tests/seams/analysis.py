@@ -26,6 +26,7 @@ from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.performance import (
+    Drafts,
     Performance,
     Quantiles,
     inter_token_latency,
@@ -76,6 +77,7 @@ __all__ = [
     "Budget",
     "Compute",
     "Difference",
+    "Drafts",
     "EnergyResult",
     "Entry",
     "Figure",

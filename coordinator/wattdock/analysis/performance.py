@@ -63,11 +63,38 @@ class Serving(Stored):
     server_itl_s: float | None
 
 
+class Drafts(Stored):
+    """Speculative decoding in the measured passes, as the engine counts it.
+
+    Attributes:
+        drafted_tokens: Tokens that were proposed and checked.
+        accepted_tokens, rejected_tokens: Those of them that the model agreed with, and the others. An accepted token
+            behind the end of its answer is no output token.
+        acceptance_rate: Accepted ÷ drafted; null where none was drafted.
+        engine_steps: Forward passes of the model; null where the engine does not report its steps.
+    """
+
+    drafted_tokens: int
+    accepted_tokens: int
+    rejected_tokens: int
+    acceptance_rate: float | None
+    engine_steps: int | None
+
+    @property
+    def text(self) -> str:
+        """All figures in words."""
+        rate = "" if self.acceptance_rate is None else f" ({self.acceptance_rate:.1%})"
+        steps = "unknown" if self.engine_steps is None else f"{self.engine_steps:,}"
+        counts = f"{self.drafted_tokens:,} drafted, {self.accepted_tokens:,} accepted{rate}"
+        return f"{counts}, {self.rejected_tokens:,} rejected; engine steps: {steps}"
+
+
 class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
         output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`.
+        cached_prompt_share: Share of the prompt tokens that a prefix cache served, 0 to 1.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
         schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
@@ -83,6 +110,7 @@ class Performance(Stored):
             arrival where there was one, else from submission.
         itl: Time between a token and the one before it of the same request, each token after the first counted once;
             null with the reason in `itl_reason`. See `inter_token_latency()`.
+        drafts: Null without speculative decoding.
         serving: Null for an engine in the runner's own processes.
     """
 
@@ -91,6 +119,7 @@ class Performance(Stored):
     prompt_tokens: int | None
     cached_prompt_tokens: int | None
     cacheable_prompt_tokens: int | None = None
+    cached_prompt_share: float | None = None
     output_tokens: int
     output_tokens_per_s: float
     requests_per_s: float
@@ -104,14 +133,8 @@ class Performance(Stored):
     e2e: Quantiles | None
     itl: Quantiles | None = None
     itl_reason: str | None = None
+    drafts: Drafts | None = None
     serving: Serving | None = None
-
-    @property
-    def cached_prompt_share(self) -> float | None:
-        """Share of prompt tokens that a prefix cache served, 0 to 1; None where the engine does not tell."""
-        if self.cached_prompt_tokens is None or not self.prompt_tokens:
-            return None
-        return self.cached_prompt_tokens / self.prompt_tokens
 
     @property
     def arrivals_left_out(self) -> str | None:
@@ -134,6 +157,8 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
     requests = [request for run_pass in passes for request in run_pass.requests]
     counted_tokens = sum(figure.output_tokens or 0 for figure in windows.of_headline())
     counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
+    prompt_tokens = known_sum(run_pass.prompt_tokens for run_pass in passes)
+    cached_tokens = known_sum(run_pass.cached_prompt_tokens for run_pass in passes)
     due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), 0.0
     for run_pass in passes:
         last_ns = max((request.submitted_ns for request in run_pass.requests), default=0)
@@ -141,8 +166,9 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
     return Performance(
         duration_s=duration_s,
         requests=len(requests),
-        prompt_tokens=known_sum(run_pass.prompt_tokens for run_pass in passes),
-        cached_prompt_tokens=known_sum(run_pass.cached_prompt_tokens for run_pass in passes),
+        prompt_tokens=prompt_tokens,
+        cached_prompt_tokens=cached_tokens,
+        cached_prompt_share=cached_tokens / prompt_tokens if cached_tokens is not None and prompt_tokens else None,
         cacheable_prompt_tokens=known_sum(run_pass.cacheable_tokens for run_pass in passes),
         output_tokens=sum(run_pass.output_tokens for run_pass in passes),
         output_tokens_per_s=counted_tokens / counted_s,
@@ -156,7 +182,23 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
         tpot=quantiles(map(tpot_s, requests)),
         e2e=quantiles(map(e2e_s, requests)),
         **inter_token_latency(passes),
+        drafts=drafts(passes),
         serving=serving(passes),
+    )
+
+
+def drafts(passes: Sequence[PassRecord]) -> Drafts | None:
+    """Return what was drafted in all passes; None without speculative decoding."""
+    drafted = known_sum(run_pass.drafted_tokens for run_pass in passes)
+    accepted = known_sum(run_pass.accepted_tokens for run_pass in passes)
+    if drafted is None or accepted is None:
+        return None
+    return Drafts(
+        drafted_tokens=drafted,
+        accepted_tokens=accepted,
+        rejected_tokens=drafted - accepted,
+        acceptance_rate=accepted / drafted if drafted else None,
+        engine_steps=known_sum(len(run_pass.steps.start_ns) or None for run_pass in passes),
     )
 
 
@@ -276,15 +318,15 @@ def tpot_s(request: RequestRecord) -> float | None:
 def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
     """Return `itl`, or in `itl_reason` why there is none.
 
-    Where the engine does not tell its steps, gaps are those between each request's tokens as the runner saw them;
-    tokens of one answer came together.
+    Where the engine does not tell its steps, or drafts tokens, gaps are those between each request's tokens as the
+    runner saw them; tokens of one answer came together.
 
-    Where it does: an engine decodes one token for each running request in each step, so a token's gap is the time
+    Else: an engine decodes one token for each running request in each step, so a token's gap is the time
     between the ends of its step and of the step before. Where it lets running requests wait, or works on several
     batches in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no
     figure.
     """
-    if not all(len(run_pass.steps.decoded_tokens) for run_pass in passes):
+    if not all(len(each.steps.decoded_tokens) and each.drafted_tokens is None for each in passes):
         gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
         itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}

@@ -105,6 +105,8 @@ def _steps_work(run_pass: PassRecord) -> Work:
     steps, count = run_pass.steps, len(run_pass.steps.start_ns)
     if not count:
         raise NoCostsError("the engine does not report its steps")
+    if run_pass.drafted_tokens is not None:
+        raise NoCostsError("steps compute drafted tokens, too, which are no output")
     if run_pass.replicas:
         raise NoCostsError("the steps of several engines overlap")
     reported = (steps.prompt_tokens, steps.decoded_tokens, np.ones(count), steps.context_tokens)

@@ -207,6 +207,15 @@ class ExperimentConfig(StrictSettings):
         """The settings of this experiment's backend."""
         return self._section
 
+    @cached_property
+    def draft(self) -> ModelSpec | None:
+        """The draft model of speculative decoding; None without one."""
+        written = self.section.engine_args().get("speculative_config") or {}
+        if not written.get("model"):
+            return None
+        of_model = {"revision": written.get("revision"), "trust_remote_code": self.model.trust_remote_code}
+        return ModelSpec.model_validate(model_mapping(written["model"]) | of_model)
+
     @model_validator(mode="wrap")
     @classmethod
     def _take_section(cls, value: Any, build: Any) -> Self:
@@ -292,7 +301,7 @@ class ExperimentConfig(StrictSettings):
     def model_copy(self, **options: Any) -> Self:
         """Return a copy as pydantic does; its `load_key` and its `experiment_id` are those of its own settings."""
         copy = super().model_copy(**options)
-        for name in ("load_key", "experiment_id"):
+        for name in ("draft", "load_key", "experiment_id"):
             copy.__dict__.pop(name, None)
         return copy
 

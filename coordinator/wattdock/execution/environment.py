@@ -111,5 +111,6 @@ def _model_facts(
         weights=f"{weights}, {quantized}" if quantized else weights,
         trust_remote_code=spec.trust_remote_code,
         template_time_utc=template_time_utc,
+        draft=f"{model.draft.name} {model.draft.revision}" if model and model.draft else None,
         files=dict(model.files) if model else {},
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.analysis import Fallback
-    from wattdock.config import ExperimentConfig, ModelSpec
+    from wattdock.config import ExperimentConfig
     from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
     from wattdock.metering import Timeline
@@ -215,14 +215,14 @@ def restore(
     plan: ExecutionPlan,
     folder: StudyFolder,
     *,
-    resolve: Callable[[ModelSpec], ModelFolder],
+    resolve: Callable[[ExperimentConfig], ModelFolder],
     expected_pass_s: float | None,
     emit: events.Emit,
 ) -> ExperimentState:
     """Return the state of an experiment that is not done, with what earlier runs measured of it.
 
     Args:
-        resolve: Returns the folder of a model as it is now.
+        resolve: Returns the folder of an experiment's model as it is now.
         emit: As `ExperimentState.choose_restarts` takes it.
 
     Raises:
@@ -248,7 +248,7 @@ def restore(
             )
     require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
     if state.measured_on:
-        require_same_model(plan.config, resolve(plan.config.model), state.measured_on)
+        require_same_model(plan.config, resolve(plan.config), state.measured_on)
     state.choose_restarts(emit)
     return state
 

@@ -159,7 +159,7 @@ def _meter_idle(
 def _launched(
     launcher: Launcher, plan: ExecutionPlan, model: ModelFolder, context: RunContext, log: Path
 ) -> Iterator[LaunchedRunner]:
-    runner = launcher.launch(plan.runner(log, context.held, model_path=model.path, alive_lock=context.scratch))
+    runner = launcher.launch(plan.runner(log, context.held, model=model, alive_lock=context.scratch))
     stop_s = plan.config.timeouts.stop_s
     try:
         yield runner
@@ -184,10 +184,14 @@ def _load(
     """Load the model, and compare the GPUs that the runner sees with those that it was given."""
     config, planned_uuids = plan.config, [gpu.uuid for gpu in plan.gpus]
     emit(events.Loading(model.name))
+    engine_args = config.section.engine_args()
+    if model.draft:
+        engine_args["speculative_config"].pop("revision", None)
+        engine_args["speculative_config"]["model"] = str(runner.model_path(model.draft.path))
     request = LoadRequest(
         model_path=runner.model_path(model.path) / model.gguf,
         dtype=config.section.dtype,
-        engine_args=config.section.engine_args(),
+        engine_args=engine_args,
         weights_seed=config.model.weights_seed if model.random_weights else None,
         trust_remote_code=config.model.trust_remote_code,
         gpu_uuids=planned_uuids,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.config import ModelSpec, Study
+    from wattdock.config import ExperimentConfig, ModelSpec, Study
     from wattdock.execution.context import MachineAccess, Measurement, RunOptions
     from wattdock.execution.experiment import ExperimentState, Restart
     from wattdock.execution.interrupts import Interrupts
@@ -61,7 +61,7 @@ class Run:
         self._unstored: list[ExperimentState] = []
         self._breaker = CircuitBreaker(study.stop_after_failures)
         self._fallen_back: set[str] = set()
-        self._models: dict[ModelSpec, ModelFolder] = {}
+        self._models: dict[tuple[ModelSpec, ModelSpec | None], ModelFolder] = {}
         self._store_error: StoreError | None = None
 
     @contextmanager
@@ -185,15 +185,17 @@ class Run:
             require_same_prompts(config, [environment.dataset_sha256 if environment else None])
             # To show what is done, no hub is asked.
             if environment and not config.model.on_hub:
-                require_same_model(config, self._resolve(config.model), [environment])
+                require_same_model(config, self._resolve(config), [environment])
 
-    def _resolve(self, spec: ModelSpec) -> ModelFolder:
+    def _resolve(self, config: ExperimentConfig) -> ModelFolder:
         """Return a model's folder as it was when this run first looked at it."""
-        if spec not in self._models:
+        key = config.model, config.draft
+        if key not in self._models:
             with self.context.interrupts.interruptible():
                 say = events.notes(self.context.emit)
-                self._models[spec] = resolve_model(spec, home=self.context.home, progress=say)
-        return self._models[spec]
+                home = self.context.home
+                self._models[key] = resolve_model(config.model, home=home, progress=say, config=config)
+        return self._models[key]
 
     def _stored(self, experiment_id: str) -> StoredResult:
         """Return the result of an experiment that is done, and remove its records if a killed coordinator left them."""

@@ -135,7 +135,8 @@ def prepare(study: Study, emit: events.Emit) -> None:
         and config.launcher in (("process",) if config.container.locked else ("auto", "process"))
     }
     with Interrupts(emit) as interrupts, interrupts.interruptible():
-        for model in {json_text(config.model): config.model for config in study.experiments}.values():
+        models = [model for config in study.experiments for model in (config.model, config.draft) if model]
+        for model in {json_text(model): model for model in models}.values():
             resolve_model(model, home=home, progress=say)
         for (backend, on_gpu), config in processes.items():
             choice = choose_launcher(config, on_gpu=on_gpu, home=home, lock=read_lock)

@@ -79,6 +79,7 @@ class ModelFolder:
     with_code: bool = False
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     gguf: str = ""
+    draft: ModelFolder | None = None
 
     @property
     def vocab_size(self) -> int | None:
@@ -94,6 +95,8 @@ class ModelFolder:
         """
         with_weights = not self.random_weights
         files = file_digests(self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf)
+        if self.draft:
+            files |= {f"draft/{name}": digest for name, digest in self.draft.read_again().files.items()}
         return replace(self, files=files)
 
     def changes_since(self, files: Mapping[str, str]) -> str:

@@ -106,7 +106,10 @@ def resolve_model(
         folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
         check_folder(folder.path, **_reader(config))
     folder = replace(folder, with_code=with_code).read_again()
-    return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
+    folder = replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
+    if config is None or config.draft is None:
+        return folder
+    return replace(folder, draft=resolve_model(config.draft, home=home, progress=progress)).read_again()
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
+# Where a container has the draft model of speculative decoding.
+DRAFT_FOLDER = "/draft"
 # Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
@@ -151,18 +153,20 @@ class DockerLauncher:
         except (DockerException, OSError) as error:
             folder.remove()
             raise LaunchError(f"no container could be started: {explained(error)}") from error
-        return RunnerContainer(client, container, keeper, folder, spec.log_path)
+        return RunnerContainer(client, container, keeper, folder, spec)
 
     def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
         from docker.errors import APIError
         from docker.types import Ulimit
 
         mounts = [bind(folder, SOCKET_FOLDER, read_only=False), bind(self._cache, CACHE_FOLDER, read_only=False)]
+        for source, target in ((spec.model_path, MODEL_FOLDER), (spec.draft_path, DRAFT_FOLDER)):
+            mounts += model_mounts(source, target) if source else ()
         arguments = {"name": f"wattdock-{folder.name.removeprefix('wattdock-')}"} | create_arguments(
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            mounts=[*mounts, *(model_mounts(spec.model_path) if spec.model_path else ())],
+            mounts=mounts,
             labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
             limits=self._limits,
             environ=os.environ,
@@ -195,8 +199,8 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
     return container
 
 
-def model_mounts(folder: Path) -> list[Mount]:
-    """Return the mounts of a model's folder: the folder itself, or each of its files where some are links.
+def model_mounts(folder: Path, target: str = MODEL_FOLDER) -> list[Mount]:
+    """Return the mounts of a model's folder at `target`: the folder itself, or each of its files where some are links.
 
     A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
 
@@ -208,10 +212,10 @@ def model_mounts(folder: Path) -> list[Mount]:
         with OwnedFolder.open(folder) as opened:
             names = [*opened.files()]
             if all(map(opened.is_regular, names)):
-                return [bind(opened.target("."), MODEL_FOLDER)]
+                return [bind(opened.target("."), target)]
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
-                    mounts.append(bind(opened.target(name), f"{MODEL_FOLDER}/{name}"))
+                    mounts.append(bind(opened.target(name), f"{target}/{name}"))
     except OSError as error:
         raise LaunchError(f"{error.filename or folder}: {error.strerror}", "see that this user may read it") from error
     return mounts
@@ -230,18 +234,18 @@ class RunnerContainer(LaunchedRunner):
         container: Container,
         keeper: subprocess.Popen[bytes],
         folder: NewFolder,
-        log_path: Path,
+        spec: LaunchSpec,
     ) -> None:
         self._client, self._container, self._keeper = client, container, keeper
-        self._folder, self._log_path = folder, log_path
+        self._folder, self._log_path, self._draft_path = folder, spec.log_path, spec.draft_path
         self._exit_reason: str | None = None
         self._forced = self._asked = False
         self.id = str(container.id)
         self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
 
-    def model_path(self, on_host: Path) -> Path:  # noqa: ARG002
-        """Return where the runner finds the model's folder: always in one place."""
-        return Path(MODEL_FOLDER)
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
+        return Path(DRAFT_FOLDER if on_host == self._draft_path else MODEL_FOLDER)
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it, as this host numbers them; empty if the engine does not answer.

@@ -40,6 +40,7 @@ class LaunchSpec:
         gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
         gpu_uuids: The same GPUs, same order, in NVML's form.
         model_path: The model folder on this host; None where the backend needs none.
+        draft_path: The folder of a draft model, for speculative decoding.
         alive_lock: Folder that the coordinator holds locked as long as it lives; containers are labelled with its path,
             and `reap` removes those whose folder nobody holds.
         lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
@@ -52,6 +53,7 @@ class LaunchSpec:
     gpu_indices: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     model_path: Path | None = None
+    draft_path: Path | None = None
     alive_lock: Path | None = None
     lease_fds: tuple[int, ...] = ()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
+    from wattdock.inputs import ModelFolder
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter, MeterChoice
@@ -111,7 +112,7 @@ class ExecutionPlan:
         return self.launch.launcher(on_gpu=bool(self.gpus), say=say)
 
     def runner(
-        self, log: Path, held: leases.HeldLeases, *, model_path: Path | None = None, alive_lock: Path | None = None
+        self, log: Path, held: leases.HeldLeases, *, model: ModelFolder | None = None, alive_lock: Path | None = None
     ) -> LaunchSpec:
         """Return what a launcher is to start for it; `held` are its leases' descriptors by name, see `LaunchSpec`."""
         return LaunchSpec(
@@ -120,7 +121,8 @@ class ExecutionPlan:
             log_path=log,
             gpu_indices=tuple(gpu.index for gpu in self.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in self.gpus),
-            model_path=model_path,
+            model_path=model.path if model else None,
+            draft_path=model.draft.path if model and model.draft else None,
             alive_lock=alive_lock,
             lease_fds=tuple(held.values()),
         )
@@ -172,6 +174,8 @@ def require_inputs(config: ExperimentConfig) -> None:
     """
     find_runner(config.backend)
     check_model(config.model, config)
+    if config.draft:
+        check_model(config.draft)
     if config.model.shape is not None:
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)
@@ -235,10 +239,10 @@ def _for_workload(
         if checked.gpus:
             memory: str | None = _memory(config, host)[1]
         else:
-            # On CPUs only a model that may not fit is worth a line.
+            # On CPUs only a model that may not fit, or is not computed as it is stored, is worth a line.
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
-            memory = fit.line if fit.verdict == "uncertain" else None
+            memory = fit.line if fit.verdict == "uncertain" or fit.is_unpacked else None
         sent = PromptSet.summary(config)
     except WattdockError as error:
         return error

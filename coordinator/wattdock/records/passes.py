@@ -108,6 +108,8 @@ class PassRecord:
         tokens_without_ids: Output tokens that the server counted without telling their ids.
         rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
+        drafted_tokens, accepted_tokens: Of speculative decoding: tokens proposed and checked, and those of them that
+            the model agreed with; None where the engine proposes none.
     """
 
     span: Span
@@ -137,6 +139,8 @@ class PassRecord:
     tokens_without_ids: int = 0
     rendered_sha256: str | None = None
     template_asked_time: bool = False
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
 
     def require_possible(self) -> None:
         """Check that the figures of a pass can be, as a runner says them or a file holds them.
@@ -156,7 +160,7 @@ class PassRecord:
         for request in self.requests:
             require_within("a gap between tokens", request.token_gaps_ns or (), MAX_NS)
         counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
-        for name in counts:
+        for name in (*counts, "drafted_tokens", "accepted_tokens"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_NS)
         for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_COUNT)

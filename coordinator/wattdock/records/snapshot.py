@@ -53,6 +53,8 @@ class ModelFacts(Stored):
             texts, and in the snapshot of a single restart.
         template_time_utc: The present that the chat template was told, which is when the study began; null where it
             did not ask.
+        draft: Name and revision of the draft model of speculative decoding, whose files begin with "draft/"; null
+            without one.
         files: By name, the first 16 hex digits of the SHA-256 of every file in its folder that decides the work; of
             weights, over their size and first and last MiB.
     """
@@ -64,6 +66,7 @@ class ModelFacts(Stored):
     trust_remote_code: bool
     rendered_sha256: str | None = None
     template_time_utc: str | None = None
+    draft: str | None = None
     files: dict[str, str] = Field(default_factory=dict)
 
 

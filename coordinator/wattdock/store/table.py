@@ -68,8 +68,6 @@ class Row:
         prompts: Where they come from: bundled, synthetic, or a file.
         parallelism: How the model was spread over GPUs: "one GPU", "TP=2", …; null without a GPU.
         input_tokens: Mean length of the prompts sent.
-        cached_prompt_share: Share of prompt tokens that a prefix cache served, 0 to 1; null where the engine does not
-            tell.
         fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
@@ -104,10 +102,13 @@ class Row:
     duration_s: Annotated[float | None, Column("performance.duration_s")]
     requests: Annotated[int | None, Column("performance.requests", "requests", ",")]
     prompt_tokens: Annotated[int | None, Column("performance.prompt_tokens")]
-    cached_prompt_share: Annotated[float | None, Column("", "prompt from a cache", ".1%", on_page=20)]
     output_tokens: Annotated[
         int | None, Column("performance.output_tokens", "output tokens", ",", in_study=7, on_page=14)
     ]
+    cached_prompt_share: Annotated[
+        float | None, Column("performance.cached_prompt_share", "prompt from a cache", ".1%", on_page=20)
+    ]
+    drafts: Annotated[str | None, Column("performance.drafts.text", "drafts", on_page=14)]
     output_tokens_per_s: Annotated[
         float | None,
         Column(
@@ -205,7 +206,6 @@ class Row:
             if environment and environment.gpu_count
             else None,
             "input_tokens": prompt_tokens / requests if prompt_tokens is not None and requests else None,
-            "cached_prompt_share": speed.cached_prompt_share if speed else None,
             "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
             "reason": _reason(result),

@@ -358,7 +358,7 @@ class Serving(_message.Message):
     def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
 
 class PassSummary(_message.Message):
-    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving", "rendered_sha256", "template_asked_time")
+    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving", "rendered_sha256", "template_asked_time", "drafted_tokens", "accepted_tokens")
     SPAN_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,8 @@ class PassSummary(_message.Message):
     SERVING_FIELD_NUMBER: _ClassVar[int]
     RENDERED_SHA256_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_ASKED_TIME_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     span: Span
     requests: int
     prompt_tokens: int
@@ -379,7 +381,9 @@ class PassSummary(_message.Message):
     serving: Serving
     rendered_sha256: str
     template_asked_time: bool
-    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ..., rendered_sha256: _Optional[str] = ..., template_asked_time: bool = ...) -> None: ...
+    drafted_tokens: int
+    accepted_tokens: int
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ..., rendered_sha256: _Optional[str] = ..., template_asked_time: bool = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("heartbeat", "requests", "tokens", "summary", "steps")

@@ -23,7 +23,7 @@ from wattdock_runner.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# More valid names than this are not listed in an error.
+# How many valid names an error lists where none is like the name that is wrong.
 MOST_NAMES_LISTED = 30
 # JSON types by the names that annotations have; values of any other type only the engine can judge.
 JSON_TYPES: dict[str, tuple[type, ...]] = {

@@ -19,7 +19,7 @@ from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
@@ -207,6 +207,25 @@ def read_config(auto_config: Any, order: LoadOrder) -> Any:
     if not known_ids(getattr(text, "pad_token_id", None), getattr(text, "vocab_size", 0)):
         text.pad_token_id = None
     return config
+
+
+def require_known_quantisation(order: LoadOrder, config: Any, unread: Sequence[str]) -> Mapping[str, Any]:
+    """Return the settings of a quantised checkpoint, empty for a plain one.
+
+    Args:
+        unread: Files of such settings that the engine does not read: packed weights would be taken for plain ones.
+
+    Raises:
+        InvalidRequest: The settings stand in another file than config.json.
+    """
+    settings: Mapping[str, Any] = getattr(config, "quantization_config", None) or {}
+    settings = settings or getattr(config.get_text_config(), "quantization_config", None) or {}
+    if not settings and (found := [name for name in unread if (order.model_path / name).is_file()]):
+        raise InvalidRequest(
+            f"{order.model_path} is quantised by {found[0]}, which this engine does not read; write its settings into "
+            "config.json as quantization_config, with quant_method"
+        )
+    return settings
 
 
 def dtype_of(order: LoadOrder, config: Any, *, on_gpu: bool = True) -> str | None:

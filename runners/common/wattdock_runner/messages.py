@@ -199,7 +199,8 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
     request_messages = [
         pb.RequestRecord(
             output_ids=pb.TokenIds(ids=request.output_ids) if request.output_ids else None,
-            token_gaps_ns=[] if recorder.steps else request.token_gaps_ns,
+            # A step of speculative decoding gives a request any number of tokens.
+            token_gaps_ns=[] if recorder.steps and recorder.drafted_tokens is None else request.token_gaps_ns,
             **{name: getattr(request, name) for name in _REQUEST_FIELDS},
         )
         for request in requests
@@ -228,6 +229,8 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         serving=None if recorder.serving is None else pb.Serving(**recorder.serving._asdict()),
         rendered_sha256=recorder.rendered_sha256,
         template_asked_time=recorder.template_asked_time,
+        drafted_tokens=recorder.drafted_tokens,
+        accepted_tokens=recorder.accepted_tokens,
     )
     yield pb.GenerateEvent(summary=summary)
 

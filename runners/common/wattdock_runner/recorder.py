@@ -133,6 +133,7 @@ class PassRecord:
         serving: None for an engine in the runner's own processes.
         rendered_sha256: SHA-256 of the ids of the pass's text prompts; None where no prompt is text.
         template_asked_time: Whether the chat template asked for the present.
+        drafted_tokens, accepted_tokens: Of speculative decoding; see runner.proto.
     """
 
     span: Span = NO_SPAN
@@ -142,6 +143,8 @@ class PassRecord:
     serving: Serving | None = None
     rendered_sha256: str | None = None
     template_asked_time: bool = False
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
 
     def token_series(self) -> tuple[list[int], list[int]]:
         """Return instants (ns, ascending) and the cumulative number of output tokens at each; equal lengths."""
@@ -238,6 +241,7 @@ def merged(parts: Sequence[PassRecord], gpu_uuids: Sequence[tuple[str, ...]]) ->
     if servings:
         shares, late_s, _, _, without_ids = zip(*servings, strict=True)
         serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
+    drafts = {name: [getattr(part, name) for part in parts] for name in ("drafted_tokens", "accepted_tokens")}
     return PassRecord(
         span=Span("pass", min(part.span.start_ns for part in parts), max(part.span.end_ns for part in parts)),
         requests=sorted((request for part in parts for request in part.requests), key=lambda request: request.index),
@@ -256,4 +260,5 @@ def merged(parts: Sequence[PassRecord], gpu_uuids: Sequence[tuple[str, ...]]) ->
         # Each replica renders all prompts.
         rendered_sha256=parts[0].rendered_sha256,
         template_asked_time=parts[0].template_asked_time,
+        **{name: None if None in counts else sum(counts) for name, counts in drafts.items()},
     )

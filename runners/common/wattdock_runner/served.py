@@ -67,6 +67,8 @@ class Api:
 
     Attributes:
         path: Where requests are sent.
+        draft_counters: On the server's metrics page, of tokens drafted and accepted; a server that drafts none has
+            none.
         histograms: On the server's metrics page, of the times to the first token and between tokens; None without a
             page.
         keeps_alive: Whether a connection serves one request after the other.
@@ -75,6 +77,7 @@ class Api:
 
     path: str
     histograms: tuple[str, str] | None = None
+    draft_counters: tuple[str, ...] = ()
     keeps_alive = True
     dying_s = 2.0
 
@@ -155,6 +158,8 @@ class ServedEngine(Engine):
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.client_cost()
             after = self._api.counters(self.server)
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
+            counts = [int(grown[name]) for name in self._api.draft_counters if name in grown]
+            self.drafts = (counts[0], counts[1]) if counts else None
             self._recorder.serving = Serving(share, late_s, *self._api.server_times(grown), self._without_ids)
             return done
         except RunnerFault:

@@ -44,6 +44,7 @@ class Engine:
         in_flight_argument: The engine argument that raises `max_in_flight`.
         cache_blocks, block_tokens: Blocks of the KV cache, and tokens in each; None where requests never wait for it.
         cache_arguments: Engine arguments that give the cache more room.
+        drafts: How many tokens were drafted and accepted in the pass; None where the engine drafts none.
         steps: The steps of a pass in order, which an engine that knows them appends in `step` or `complete`; empty at
             the beginning of a pass.
     """
@@ -56,6 +57,7 @@ class Engine:
     cache_blocks: int | None = None
     block_tokens: int = 1
     cache_arguments: str = ""
+    drafts: tuple[int, int] | None = None
     steps: list[Step]
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
@@ -127,6 +129,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
     recorder.requests = requests
     recorder.take_steps(engine.steps)
     recorder.steps = engine.dated(recorder.steps)
+    recorder.drafted_tokens, recorder.accepted_tokens = engine.drafts or (None, None)
 
 
 def require_cache_room(engine: Engine, workload: Workload, prompts: Sequence[EncodedPrompt]) -> None:

@@ -46,7 +46,7 @@ def test_bad_argument_is_named_with_value_and_way_out(engine_args: dict[str, obj
     assert str(caught.value) == message
 
 
-def test_a_name_unlike_all_of_many_valid_names_does_not_list_them() -> None:
+def test_a_name_unlike_all_of_many_valid_names_does_not_list_all() -> None:
     """An engine has hundreds."""
     many = {f"option_{number}": Argument((int,)) for number in range(200)}
     with pytest.raises(InvalidRequest, match=r"'zzz'.* 200 ") as caught:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import SpecialIds, read_config, special_ids
+from wattdock_runner.checkpoint import SpecialIds, read_config, require_known_quantisation, special_ids
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -62,6 +62,31 @@ def test_generation_settings_that_cannot_be_read_are_refused_by_name(tmp_path: P
     config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=32))
     with pytest.raises(InvalidRequest, match=r"generation_config\.json is no JSON object"):
         special_ids(order, config, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "said"),
+    [
+        ({"quant_method": "awq", "bits": 4}, ["quant_config.json"], None),
+        (None, ["hf_quant_config.json"], None),
+        (None, ["quant_config.json"], "by quant_config.json, which this engine does not read; write its settings into"),
+    ],
+)
+def test_packed_weights_are_never_taken_for_plain_ones(
+    tmp_path: Path, settings: dict[str, Any] | None, names: list[str], said: str | None
+) -> None:
+    """Settings in a file that the engine does not read would be passed over without a word."""
+    text = SimpleNamespace(quantization_config=settings)
+    config = SimpleNamespace(get_text_config=lambda: text)
+    order: Any = SimpleNamespace(model_path=tmp_path)
+    for name in names:
+        (tmp_path / name).touch()
+    unread = ("quantize_config.json", "quant_config.json")
+    if said is None:
+        assert require_known_quantisation(order, config, unread) == (settings or {})
+        return
+    with pytest.raises(InvalidRequest, match=said):
+        require_known_quantisation(order, config, unread)
 
 
 @pytest.mark.parametrize(("pad", "kept"), [(32, None), (-1, None), (31, 31)])

@@ -8,7 +8,7 @@ from seams.runner import wire
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.errors import PassCancelled
 from wattdock_runner.messages import CHUNK_BYTES, chunked, pass_events
-from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
+from wattdock_runner.recorder import PassRecorder, RequestRecord, Step, merged
 
 
 def two_requests() -> PassRecorder:
@@ -39,6 +39,24 @@ def test_a_step_decoded_what_came_at_its_end_but_for_first_tokens() -> None:
     recorder = two_requests()
     recorder.take_steps([Step(10, 20, 4, 1, 4), Step(20, 25, 3, 1, 3), Step(25, 30, 2, 2, 10)])
     assert [step.decoded_tokens for step in recorder.steps] == [0, 0, 2]
+
+
+def test_drafts_of_replicas_add_up_and_gaps_between_tokens_travel_with_them() -> None:
+    """A step of speculative decoding gives any number of tokens, so that its instants tell no gaps."""
+    parts = [two_requests(), two_requests()]
+    for part in parts:
+        part.take_steps([Step(10, 20, 4, 1, None), Step(20, 30, 5, 2, None)])
+        part.drafted_tokens, part.accepted_tokens = 4, 1
+    recorder = PassRecorder()
+    recorder.adopt(merged(parts, [("GPU-a",), ("GPU-b",)]))
+    received = wire.PassParts()
+    for event in pass_events(recorder, prompts=2):
+        received.add(event)
+    record = received.record()
+    assert (record.drafted_tokens, record.accepted_tokens) == (8, 2)
+    assert {request.token_gaps_ns for request in record.requests} == {(10,), (0,)}
+    parts[0].drafted_tokens = None
+    assert merged(parts, [(), ()]).drafted_tokens is None
 
 
 def test_a_hundred_thousand_steps_travel_in_chunks_and_an_unknown_figure_stays_unknown() -> None:

@@ -41,6 +41,36 @@ def child_raises(exception: str) -> None:
     subprocess.run([sys.executable, "-c", CHILD.format(exception)], check=True, stderr=subprocess.DEVNULL)
 
 
+class ValidationError(ValueError):
+    """As pydantic's."""
+
+    def __init__(self, **mistake: object) -> None:
+        super().__init__("1 validation error for CacheConfig\n  For further information visit a page")
+        self.mistake = mistake
+
+    def errors(self) -> list[dict[str, object]]:
+        """Return the mistakes, as pydantic does."""
+        return [self.mistake, {"loc": ("later",), "msg": "Not told"}]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "line"),
+    [
+        (
+            {"loc": ("cache_dtype",), "msg": "Input should be 'auto' or 'fp8'", "input": "int3"},
+            "cache_dtype: Input should be 'auto' or 'fp8', not 'int3'",
+        ),
+        ({"loc": (), "msg": "Value error, awq needs float16", "input": object()}, "awq needs float16"),
+    ],
+)
+def test_a_value_that_pydantic_refuses_is_told_in_one_line(
+    faults: ModuleType, mistake: dict[str, object], line: str
+) -> None:
+    """With the choices that vLLM's own classes declare, and the value seen; without a page of the internet."""
+    fault = faults.fault_of(ValidationError(**mistake))
+    assert (fault.message, fault.is_refusal) == (line, True)
+
+
 def test_a_childs_exception_reaches_the_runner_and_the_lack_of_memory_comes_first(faults: ModuleType) -> None:
     """A worker that lost its neighbour may report first; a report from before a pass is no cause of a later failure."""
     reports = faults.ChildFaults()

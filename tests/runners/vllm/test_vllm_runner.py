@@ -18,6 +18,7 @@ from wattdock.config import EngineMemory
 if TYPE_CHECKING:
     from contract.runner_process import Pass, Runner
     from contract.shared_runners import SharedRunners
+    from runners.checkpoints import Checkpoint
 
     from wattdock_proto.v1 import runner_pb2 as pb
 
@@ -52,13 +53,15 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
     [
         ({"engine_args": {"max_model_len": 100_000}}, "INVALID_ARGUMENT", "max_model_len (100000)"),
         ({"engine_args": {"hf_overrides": {"num_hidden_layers": 1}}}, "INVALID_ARGUMENT", "another model would run"),
-        ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", "cache_dtype"),
+        ({"engine_args": {"kv_cache_dtype": "int3"}}, "INVALID_ARGUMENT", ", not 'int3'"),
         ({"engine_args": {"kv_cache_memory_bytes": 1000}}, "RESOURCE_EXHAUSTED", "cache blocks"),
         ({"engine_args": {"kv_cache_memory_bytes": 200_000}}, "RESOURCE_EXHAUSTED", "KV cache"),
         ({"engine_args": {"kv_cache_memory_bytes": 1 << 45}}, "RESOURCE_EXHAUSTED", "(32768.0 GiB)"),
         ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
         ({"engine_args": {"load_format": "pt"}, "random_weights": None}, "INVALID_ARGUMENT", "that can run code"),
         ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
+        ({"engine_args": {"speculative_config": {"model": "/nowhere"}}}, "INVALID_ARGUMENT", "cannot load /nowhere"),
+        ({"engine_args": {"speculative_config": {"draft_load_config": {}}}}, "INVALID_ARGUMENT", "that run code"),
     ],
 )
 def test_load_that_cannot_be_had_is_refused(
@@ -69,6 +72,22 @@ def test_load_that_cannot_be_had_is_refused(
     requested = {"random_weights": SMALL_UNIFORM, **fields}
     status, detail = runner.refused_load(folder, **requested)
     assert (status, named in detail) == (code, True), detail
+
+
+def test_a_draft_that_is_the_model_itself_is_always_right(bare: tuple[Runner, Path], checkpoint: Checkpoint) -> None:
+    """The answers stay those of the model alone; each step decodes more tokens than it has sequences."""
+    runner, _ = bare
+    drafting = {"method": "draft_model", "model": str(checkpoint.folder), "num_speculative_tokens": 3}
+    options: dict[str, object] = {"speculative_config": drafting, "kv_cache_memory_bytes": 1 << 26}
+    loaded, _ = runner.load(checkpoint.folder, engine_args=options)
+    effective = json.loads(loaded.effective_engine_args_json)
+    assert effective["speculative_config"] == {"method": "draft_model", "num_speculative_tokens": 3}
+    result = run(runner)
+    assert output_ids(result) == checkpoint.continuations
+    # A prompt's first token comes alone, then four a step; of the tenth step the fourth lies behind the answer's end.
+    assert result.summary.accepted_tokens == result.summary.drafted_tokens == 4 * 10 * 3
+    assert max(result.steps.decoded_tokens) == 4 * 4
+    assert [len(record.token_gaps_ns) for record in result.requests] == [39] * 4
 
 
 def test_a_prompt_in_chunks_is_computed_over_several_steps(bare: tuple[Runner, Path]) -> None:

@@ -45,7 +45,7 @@ def batch(
 
 def core(*queue: Any) -> Any:
     """Return an engine core with these batches in its queue."""
-    scheduler = SimpleNamespace(update_from_output=lambda *_: None)
+    scheduler = SimpleNamespace(update_from_output=lambda *_: None, make_spec_decoding_stats=lambda _, **told: told)
     return SimpleNamespace(scheduler=scheduler, batch_queue=deque(("future", left, "future") for left in queue))
 
 
@@ -59,6 +59,18 @@ def test_prompts_are_what_is_neither_decoded_nor_drafted(module: Any, *, knows_c
     [step] = watch.after_step(1 << 62)
     assert (step.prompt_tokens, step.sequences) == (5 + 64, 4)
     assert step.context_tokens == (8 + 128 + 21 + 33 if knows_context else None)
+
+
+def test_drafts_are_those_of_the_pass_as_vllm_counts_them(module: Any) -> None:
+    """Whatever vLLM makes of its own statistics; a pass begins with none."""
+    engine = core()
+    watch = module.StepWatch(engine, knows_context=False)
+    for number in (3, 2):
+        told = {"num_draft_tokens": number, "num_accepted_tokens": 1, "request_id": "a"}
+        assert engine.scheduler.make_spec_decoding_stats(None, **told) == told
+    assert watch.drafts == (5, 2)
+    watch.open()
+    assert watch.drafts == (0, 0)
 
 
 class ModelRunner:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from wattdock.config.lengths import Positive
+from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
 from wattdock.errors import ConfigError
 from wattdock_proto.context import model_context
@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
+
+
+class SpeculativeSettings(StrictSettings):
+    """Speculative decoding; any other key of vLLM's own `speculative_config` may stand here too.
+
+    Attributes:
+        method: How tokens are drafted: "ngram", "mtp", "eagle", "draft_model", …
+        model: A draft model: an id on a hub or a folder, as in `model`; None where the method needs none.
+        revision: Branch, tag or commit of a draft model on a hub.
+        num_speculative_tokens: Tokens drafted for a request in a step.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    method: str | None = None
+    model: str | None = None
+    revision: str | None = None
+    num_speculative_tokens: Positive | None = None
+
+
+NO_DRAFTS = SpeculativeSettings()
 
 
 class Section(TensorPipelineSection, ReplicableSection):
@@ -32,6 +53,7 @@ class Section(TensorPipelineSection, ReplicableSection):
         max_num_seqs: Most requests served at a time; at least `workload.batch_size`.
         max_num_batched_tokens: Most tokens computed in one step.
         enable_prefix_caching: Off unless set; where on, cached prompt tokens are counted per request.
+        speculative_config: Draft tokens, and check several in a step; joules stay those per output token.
         serve: Behind vLLM's own HTTP server, as it is deployed, instead of in the runner's process.
     """
 
@@ -47,6 +69,8 @@ class Section(TensorPipelineSection, ReplicableSection):
     max_num_seqs: Positive | None = None
     max_num_batched_tokens: Positive | None = None
     enable_prefix_caching: bool = False
+    # Left out of an experiment's identity where it is not set, as in results from before it was a setting.
+    speculative_config: SpeculativeSettings = Field(NO_DRAFTS, exclude_if=NO_DRAFTS.__eq__)
     serve: bool = False
     quantization: str | None = None
 
@@ -64,9 +88,10 @@ class Section(TensorPipelineSection, ReplicableSection):
         Raises:
             ConfigError: Holds the setting, and what to do without it.
         """
-        if self.quantization:
+        needs_weights = {"quantization": self.quantization, "speculative_config.model": self.speculative_config.model}
+        if name := next(filter(needs_weights.get, needs_weights), None):
             raise ConfigError(
-                f"vllm.quantization: {self.quantization} needs weights to read, and a shape's are drawn at random",
+                f"vllm.{name}: {needs_weights[name]} needs weights to read, and a shape's are drawn at random",
                 "leave it out, or give a model with weights",
             )
 
@@ -76,7 +101,7 @@ class Section(TensorPipelineSection, ReplicableSection):
 
     def memory(self) -> EngineMemory | None:
         """Return what vLLM profiles at its start: one step of most tokens, then choosing tokens for most requests."""
-        if self.moves_memory:
+        if self.moves_memory or self.speculative_config.model:
             return None
         return EngineMemory(
             share=self.gpu_memory_utilization or SHARE,

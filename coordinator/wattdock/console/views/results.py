@@ -99,6 +99,8 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
     if environment := result.environment:
         yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
+        if environment.model.draft:
+            yield "draft model", environment.model.draft
         runner = environment.runner
         dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
         version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
@@ -132,6 +134,8 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     share = performance.cached_prompt_share
     cached = f", {performance.cached_prompt_tokens:,} of them from a cache ({share:.1%})" if share else ""
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
+    if performance.drafts:
+        yield "drafts", performance.drafts.text
     windows = result.energy.windows if result.energy else None
     counted = f"tokens ÷ seconds of {windows.headline}" if windows else "tokens ÷ seconds"
     yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s ({counted})"
