@@ -333,11 +333,12 @@ def test_a_lease_that_is_removed_or_replaced_while_held_is_told(folder: Path) ->
     """Somebody else can hold another one of that name then, and measure."""
     with ours(folder, "GPU-a") as held:
         assert str(leases.fault(held)) == str(leases.unshared(folder))
+        assert leases.fault(held, has_node=True) is None
         [path] = held
         path.unlink()
         assert str(path) in str(leases.fault(held))
         path.touch()
-        assert str(path) in str(leases.fault(held))
+        assert str(path) in str(leases.fault(held, has_node=True))
         with another_user(folder, "gpus", "GPU-a"):
             assert "GPU-a" in holders(folder)
         folder.rename(folder.with_name("away"))

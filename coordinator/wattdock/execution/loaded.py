@@ -55,6 +55,7 @@ class LoadedRunner:
         check: Raises where the run is to end; called at least twice a second while the procedure waits.
         model: The model that is loaded.
         gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
+        has_node: Whether a scheduler gave the whole machine to this job.
     """
 
     client: RunnerClient
@@ -65,10 +66,11 @@ class LoadedRunner:
     model: ModelFolder
     gpu_uuids: tuple[str, ...]
     context: RunContext
+    has_node: bool = False
 
     def lease_fault(self) -> str | None:
         """Return why others may be measuring all the same; None where they cannot."""
-        return leases.fault(self.context.held)
+        return leases.fault(self.context.held, has_node=self.has_node)
 
     @property
     def clock(self) -> Clock:
@@ -134,7 +136,8 @@ def ready_runner(
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
-            return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context)
+            has_node = bool(plan.job and plan.job.exclusive)
+            return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context, has_node)
 
         yield description, load
 

@@ -146,14 +146,18 @@ def holders(folder: Path | None = None, besides: Collection[int] = ()) -> dict[s
     return _holders(held)
 
 
-def fault(held: HeldLeases) -> str | None:
-    """Return why others may measure although these leases are held, and what to do; None where they cannot."""
+def fault(held: HeldLeases, *, has_node: bool = False) -> str | None:
+    """Return why others may measure although these leases are held, and what to do; None where they cannot.
+
+    Args:
+        has_node: Whether a scheduler keeps other users' jobs off this machine, where leases need not reach them.
+    """
     for path, descriptor in held.items():
         with suppress(OSError):
             if os.path.samestat(path.lstat(), os.fstat(descriptor)):
                 continue
         return f"the lease {path} was removed or replaced meanwhile; let nothing clean its folder"
-    reason = unshared(next(iter(held)).parent)
+    reason = None if has_node else unshared(next(iter(held)).parent)
     return str(reason) if reason else None
 
 
