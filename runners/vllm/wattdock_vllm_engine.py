@@ -186,7 +186,7 @@ def require_checked_draft(settings: Mapping[str, Any]) -> None:
     if "draft_load_config" in settings:
         raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
     if draft := settings.get("model"):
-        checkpoint.require_same_weights(Path(draft), "vLLM")
+        checkpoint.require_same_weights(Path(draft), "vllm")
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:

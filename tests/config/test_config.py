@@ -130,7 +130,29 @@ def test_a_mistake_in_a_file_is_answered_with_its_line_and_what_was_seen(
     line = "x.yaml:" if values[1:2] == ":" else ""
     with raises(ConfigError, *f"{line}{values}".split()) as caught:
         load_study(file, {})
-    assert "\n" not in str(caught.value)
+    mistakes = str(caught.value).splitlines()
+    assert len(mistakes) == 1 or all(str(file) in mistake for mistake in mistakes)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_a_line_for_each(tmp_path: Path) -> None:
+    """Whoever mends one does not meet the next a run later; of a union the branch that was meant is told."""
+    file = tmp_path / "x.yaml"
+    file.write_text("worklod: {}\nrepeats: {restarts: x, passes: -1}\nmodel: {id: 3}\ngpus: {cont: 1}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_study(file, {})
+    told = [line.removeprefix(f"{file}:") for line in str(caught.value).splitlines()]
+    assert told == [
+        "3: model.id: must be text, not 3; quote it",
+        "2: repeats.restarts: must be a number, not 'x'; write digits without quotes",
+        "2: repeats.passes: write 1 or more, not -1",
+        "4: gpus.count: field required, not {'cont': 1}",
+        "4: gpus.cont: unknown key 'cont'; did you mean 'count'?",
+        "1: worklod: unknown key 'worklod'; did you mean 'workload'?",
+    ]
+    file.write_text("".join(f"unknown_{number}: 1\n" for number in range(100)))
+    with pytest.raises(ConfigError, match="and 80 more") as caught:
+        load_study(file, {})
+    assert len(str(caught.value).splitlines()) == 20
 
 
 @pytest.mark.parametrize(

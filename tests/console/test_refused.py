@@ -249,6 +249,19 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
     assert list(Path().iterdir()) == []
 
 
+def test_a_plan_tells_errors_before_tables_and_no_table_where_nothing_can_run(called: Called) -> None:
+    """A folder that is there is a folder; an engine's settings may be spelled as on its command line."""
+    refused = called("plan", "--backend", "vlm")
+    assert (refused.returncode, refused.stdout) == (CONFIG, "")
+    assert "did you mean 'vllm'?" in refused.stderr
+    Path("mine/model").mkdir(parents=True)
+    assert "no readable config.json in" in called("plan", *FAKE[:2], "--model", "mine/model").stderr
+    spelled = called("plan", *FAKE, "--set", "fake.step-s=0.01")
+    assert "fake.step_s, arrival" in spelled.stdout
+    twice = called("plan", *FAKE, "--set", "fake.step-s=0.01", "--set", "fake.step_s=0.02")
+    assert_one_clear_line(twice, CONFIG, "step-s is given twice")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -295,8 +308,17 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run a b", "b: ", "--resume"),
         ("run a b --resume", "a and b: "),
         ("run mine --resume", "mine: "),
+        # What engines and other tools call so.
+        ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
+        ("plan --tokenizer x", "the model folder's own"),
+        ("run --url http://x", "a server that runs already cannot be measured"),
+        ("run --request-rate inf", "workload.rate_per_s=N"),
+        ("run --isl 9", "write --input-tokens"),
+        ("show --limit 3 x", "no such option: --limit; see"),
     ):
-        assert_one_clear_line(called(*words.split()), CONFIG, *values)
+        refused = called(*words.split())
+        assert_one_clear_line(refused, CONFIG, *values)
+        assert ("did you mean" in refused.stderr) == any("did you mean" in value for value in values)
 
 
 @pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])

@@ -37,14 +37,15 @@ def model_mapping(value: Any) -> Any:
         return value
     if value.startswith("shape:"):
         return {"shape": value.removeprefix("shape:")}
-    return {"path": value} if value.startswith(("/", "./", "../", "~")) else {"id": value}
+    is_path = value.startswith(("/", "./", "../", "~")) or (value != EMBEDDED_MODEL and Path(value).is_dir())
+    return {"path": value} if is_path else {"id": value}
 
 
 class ModelSpec(StrictSettings):
     """Which model: exactly one of a Hugging Face `id`, a local folder, or a synthetic `shape` with random weights.
 
-    A plain string stands for an id, for a folder where it starts with `/`, `./`, `../` or `~`, and for a shape where
-    it starts with `shape:`. For llama.cpp, a folder may be given by one of its GGUF files.
+    A plain string stands for an id, for a folder where there is one of that name or it starts with `/`, `./`, `../` or
+    `~`, and for a shape where it starts with `shape:`. For llama.cpp, a folder may be given by one of its GGUF files.
     """
 
     EMBEDDED: ClassVar = EMBEDDED_MODEL

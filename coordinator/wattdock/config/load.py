@@ -39,6 +39,8 @@ ENGINE = "engine"
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
+# How many mistakes of a file are told at once.
+MOST_MISTAKES = 20
 
 
 class SourceLocations:
@@ -202,18 +204,30 @@ def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location
 def _config_error(
     errors: list[ErrorDetails], root: Location, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)
 ) -> ConfigError:
-    # A person meant the branch of a union that validated furthest.
-    first = max(errors, key=lambda error: (error["loc"][:1] == errors[0]["loc"][:1], len(error["loc"])))
+    """Return one error about all mistakes, a line for each setting; its remedy and cause are the last one's."""
     # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case.
-    parts = (part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
-    location = (*root, *parts)
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    where = places.of(location, prefixes)
-    if location and not where.startswith("--"):
-        where += f": {'.'.join(map(str, location))}"
-    what, remedy = _mistake(first, location)
-    cause = Cause.UNKNOWN_SETTING if first["type"] == "extra_forbidden" else Cause.INVALID_VALUE
-    return ConfigError(f"{where}: {what}{more}", remedy, cause=cause)
+    meant: dict[Location, ErrorDetails] = {}
+    for error in errors:
+        parts = (part for part in error["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
+        meant.setdefault((*root, *parts), error)
+    # A person meant the branch that validated furthest.
+    deepest = [each for each in meant if not any(other[: len(each)] == each != other for other in meant)]
+    lines: list[str] = []
+    for location in deepest[:MOST_MISTAKES]:
+        where = places.of(location, prefixes)
+        if location and not where.startswith("--"):
+            where += f": {'.'.join(map(str, location))}"
+        what, remedy = _mistake(meant[location], location)
+        lines.append(f"{where}: {what}{f'; {remedy}' if remedy else ''}")
+    if hidden := deepest[MOST_MISTAKES:]:
+        lines[-1] += f" (and {len(hidden)} more)"
+    cause = Cause.UNKNOWN_SETTING if meant[deepest[-1]]["type"] == "extra_forbidden" else Cause.INVALID_VALUE
+    # A single mistake has its remedy apart.
+    return (
+        ConfigError("\n".join(lines), cause=cause)
+        if lines[1:]
+        else ConfigError(f"{where}: {what}", remedy, cause=cause)
+    )
 
 
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:

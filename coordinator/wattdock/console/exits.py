@@ -1,5 +1,6 @@
 """How a command ends early: one line, and a documented exit code."""
 
+import difflib
 import os
 import re
 import select
@@ -11,12 +12,32 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from wattdock.errors import ExitCode, WattdockError
+from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.output import say
 from wattdock.text import expected, json_text, nearest
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
+
+
+# As difflib's ratio: options less alike than this mean something else.
+ALIKE = 0.8
+NO_SERVER = "a server that runs already cannot be measured; wattdock starts the engine itself"
+# Options of AIPerf, `vllm bench` and GuideLLM, and what stands for them here.
+SPELLED_ELSEWHERE = {
+    **dict.fromkeys(("--url", "--base-url", "--endpoint", "--target", "--host"), NO_SERVER),
+    **dict.fromkeys(("--concurrency", "--max-concurrency", "--rate"), "requests in flight are --batch-size"),
+    "--request-rate": "write --set workload.arrival=poisson --set workload.rate_per_s=N",
+    **dict.fromkeys(("--random-input-len", "--synthetic-input-tokens-mean", "--isl"), "write --input-tokens"),
+    **dict.fromkeys(
+        ("--random-output-len", "--output-tokens-mean", "--osl", "--max-tokens"), "write --max-output-tokens"
+    ),
+    **dict.fromkeys(("--dataset-path", "--input-file", "--dataset-name", "--data"), "write --prompts FILE"),
+    "--seed": "write --set workload.seed=N",
+    "--trust-remote-code": "write --set model.trust_remote_code=true",
+    "--revision": "write --set model.revision=COMMIT",
+    "--tokenizer": "the tokenizer is the model folder's own",
+}
 
 
 def ignore_interrupts() -> None:
@@ -28,12 +49,14 @@ def fail(message: str, code: ExitCode, error: WattdockError | None = None) -> No
     """Print `message` on the error stream, or an object with `--json`, and end with `code`."""
     ignore_interrupts()
     _flush_or_discard(sys.stdout)
-    line = f"wattdock: {message}"
+    # All mistakes of a file are one error, with a line for each.
+    lines = [f"wattdock: {line}" for line in (message.split("\n") if isinstance(error, ConfigError) else [message])]
     if "--json" in sys.argv:
         what, remedy, cause = (error.what, error.remedy, error.cause) if error else (message, "", None)
-        line = json_text({"error": {"what": what, "remedy": remedy, "cause": cause}}, ascii_only=False)
+        lines = [json_text({"error": {"what": what, "remedy": remedy, "cause": cause}}, ascii_only=False)]
     with suppress(OSError):
-        say(line, err=True)
+        for line in lines:
+            say(line, err=True)
     _flush_or_discard(sys.stderr)
     sys.exit(code)
 
@@ -56,8 +79,8 @@ def usage_line(error: Any) -> str:
             message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif hasattr(error, "possibilities"):
-        option, known_options = error.option_name, error.possibilities or ()
-        message, near = error.message, nearest(option, known_options)
+        [near] = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE) or [None]
+        message = error.message + ("" if near else _elsewhere(error.option_name, error.ctx))
     elif known := getattr(error.ctx and error.ctx.command, "commands", None):
         asked = message.rpartition("command '")[2].rstrip("'.")
         near = nearest(asked, known)
@@ -69,6 +92,17 @@ def usage_line(error: Any) -> str:
     line = "; ".join(sentences)
     command = error.ctx.command_path if error.ctx else "wattdock"
     return f"{line}{'' if line.endswith('?') else ';'} see `{command} --help`"
+
+
+def _elsewhere(option: str, context: Any) -> str:
+    """Return where `run` takes what an engine or another tool calls so; empty for other commands."""
+    if not {"--set", "--batch-size"} <= {name for each in context.command.params for name in each.opts}:
+        return ""
+    if instead := SPELLED_ELSEWHERE.get(option):
+        return f". {instead}"
+    backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
+    name = option.lstrip("-").replace("-", "_")
+    return f". engines' own settings are written --set {backend}.{name}=VALUE"
 
 
 def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:

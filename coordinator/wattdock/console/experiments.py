@@ -175,19 +175,17 @@ def plan(
         return
     home = folders.wattdock_home()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
-    options: dict[str, Any] = {
-        "notes": study.notes,
-        "forecast": forecast(study.experiments, output_dir),
-        "online": online,
-    }
-    show(study.experiments, as_json=as_json, checked=checked, **options)
     refused: dict[str, list[str]] = {}
     for config, outcome in zip(study.experiments, checked, strict=True):
         if not isinstance(outcome, ExecutionPlan):
             refused.setdefault(str(outcome), []).append(config.label)
     for message, labels in refused.items():
         say(f"wattdock: {listed(labels, 1)}: {message}", err=True)
-    if errors := [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]:
+    errors = [outcome for outcome in checked if not isinstance(outcome, ExecutionPlan)]
+    if as_json or len(errors) < len(checked):
+        options: dict[str, Any] = {"forecast": forecast(study.experiments, output_dir), "online": online}
+        show(study.experiments, as_json=as_json, notes=study.notes, checked=checked, **options)
+    if errors:
         raise typer.Exit(errors[0].exit_code)
 
 

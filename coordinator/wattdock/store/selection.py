@@ -16,7 +16,7 @@ from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
 from wattdock.store.table import replacements
-from wattdock.text import listed, matching_names, runs_of, shortest_unique_names, without_timestamp
+from wattdock.text import listed, matching_names, nearest, runs_of, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,9 +133,11 @@ def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[P
             return named_so
         raise ConfigError(f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`")
     if not matches:
+        near = nearest(Path(text).stem, [without_timestamp(name) for name in folders])
+        shown = "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study"
         raise ConfigError(
             f"{text}: no such folder, and no result or study in {output_dir} whose name begins so",
-            "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study",
+            f"did you mean {near!r}?" if near else shown,
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:
         warn(f"{text}: {without_timestamp(matches[0])}, the latest of {len(runs)} runs")

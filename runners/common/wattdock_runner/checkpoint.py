@@ -170,7 +170,7 @@ def require_same_weights(path: Path, backend: str, load_format: object = None) -
     Raises:
         InvalidRequest: As `weight_files`, or there are none.
     """
-    if not weight_files(path, backend, load_format):
+    if not (path.is_dir() and weight_files(path, backend, load_format)):
         raise InvalidRequest(f"{backend} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
 
 

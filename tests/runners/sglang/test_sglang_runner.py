@@ -97,7 +97,7 @@ def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Run
     [
         ({"load_format": "dummy"}, "INVALID_ARGUMENT", "another model would run"),
         ({"json_model_override_args": "{}"}, "INVALID_ARGUMENT", "another model would run"),
-        ({"mem_fraction_statik": 0.5}, "INVALID_ARGUMENT", "did you mean 'mem_fraction_static'?"),
+        ({"mem_fraction_statik": 0.5}, "INVALID_ARGUMENT", "nearest: 'mem_fraction_static'"),
         ({"mem_fraction_static": "x"}, "INVALID_ARGUMENT", "must be a number or null"),
         ({"api_key": "x"}, "INVALID_ARGUMENT", "has no argument 'api_key'"),
         ({"mem_fraction_static": 7.0}, "INVALID_ARGUMENT", "mem_fraction_static must be in (0, 1), got 7.0"),
