@@ -117,8 +117,8 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
         config = checkpoint.read_config(AutoConfig, order)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
-    # With `quantization`, vLLM reads the first two itself; the third always. Source: get_quant_config, get_config.
-    unread = () if order.engine_args.get("quantization") else ("quantize_config.json", "quant_config.json")
+    # With `quantization`, vLLM reads both itself. Source: `get_quant_config` of vLLM 0.32.
+    unread = () if order.engine_args.get("quantization") else checkpoint.LEGACY_CONFIGS
     checkpoint.require_known_quantisation(order, config, unread)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     require_checked_draft(settings.get("speculative_config") or {})
