@@ -103,8 +103,9 @@ def resolve_model(
         from wattdock.inputs.hub import resolve_hub
 
         assert spec.id is not None
-        folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
-        check_folder(folder.path, **_reader(config))
+        path = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+        check_folder(path, **_reader(config))
+        folder = describe_folder(path, kind="hub", name=spec.id, revision=path.name)
     folder = replace(folder, with_code=with_code).read_again()
     folder = replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
     if config is None or config.draft is None:
