@@ -175,7 +175,7 @@ def require_inputs(config: ExperimentConfig) -> None:
     find_runner(config.backend)
     check_model(config.model, config)
     if config.draft:
-        check_model(config.draft)
+        check_model(config.draft, config)
     if config.model.shape is not None:
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)
