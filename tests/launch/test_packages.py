@@ -53,6 +53,7 @@ def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock:
         (lambda module: module.write_text("x = 2\n"), "other/__init__.py of other is not the wheel's"),
         (lambda module: module.unlink(), "other/__init__.py of other is not the wheel's"),
         (lambda module: install(module.parents[4], "third", "1.0"), "third 1.0 is not in the lock"),
+        (lambda module: (module.parents[1] / "third-1.0.dist-info").mkdir(), "is not in the lock"),
         (lambda module: install(module.parents[4], "my_pack.age", "1.1"), "my-pack-age 1.1 is not in the lock"),
     ],
 )

@@ -79,7 +79,8 @@ class PackageLock:
         [site] = python.parent.parent.glob("lib/python3*/site-packages")
         differences, files = [], list[tuple[str, PackagePath]]()
         for package in distributions(path=[str(site)]):
-            name, version = _normalised(package.metadata["Name"]), package.version
+            # An uninstallation that broke off leaves a folder without metadata.
+            name, version = _normalised(str(package.metadata["Name"])), str(package.metadata["Version"])
             if version not in self.versions.get(name, ()):
                 differences.append(f"{name} {version} is not in the lock")
             files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
