@@ -23,6 +23,8 @@ LEFT_OUT = {"gemma3_text": 131_072}
 # Kinds of rotary positions that reach `factor` times the trained positions; for llama3 and longrope, the config holds
 # the whole reach.
 STRETCHED = ("yarn", "linear", "dynamic")
+# Names of LongRoPE. Source: `_patch_legacy_rope_type` of vLLM 0.32, which renames the first, Phi-3's.
+LONGROPE = ("su", "longrope")
 # Positions that the llama.cpp runner gives each request unless it is told otherwise.
 SLOT_TOKENS = 4096
 # More positions than any model has.
@@ -70,7 +72,7 @@ def model_context(config: Mapping[str, Any], *, as_vllm: bool = False) -> int | 
         reach = positions
         if rope_type in stretched and isinstance(factor, int | float) and 1 <= factor <= LARGEST:
             reach = max(positions, int((trained if _is_length(trained) else positions) * factor))
-        elif rope_type == "longrope" and as_vllm and _is_length(original):
+        elif rope_type in LONGROPE and as_vllm and _is_length(original):
             reach = original
         reaches.append(reach)
     return min(reaches, default=positions)

@@ -36,35 +36,25 @@ def names_in(folder: Path, backend: str = "") -> set[str]:
     return {file.relative_to(folder).as_posix() for file in files if file.name[:1] != "." and file.is_file()}
 
 
-def transformers_names(names: AbstractSet[str], indexed: Indexed) -> AbstractSet[str]:
-    """Return the files that transformers reads: a whole one before those in an index; empty where there is neither.
-
-    Args:
-        names: What `names_in` returned.
-        indexed: Returns the names in the folder's index of weights; called only where that is read.
-
-    Source: `_get_resolved_checkpoint_files` of transformers 5.24.
-    """
-    if WEIGHTS in names:
-        return {WEIGHTS}
-    return indexed() if INDEX in names else set()
-
-
 def weight_names(
     names: AbstractSet[str], indexed: Indexed, backend: str = "", load_format: object = None
 ) -> AbstractSet[str]:
     """Return the files that transformers reads, whose digests a result holds; empty where there are none.
 
+    A whole file is read before those in an index.
+
     Args:
-        names, indexed: As in `transformers_names`.
+        names: What `names_in` returned.
+        indexed: Returns the names in the folder's index of weights; called only where that is read.
         load_format: vLLM's argument of this name; None is its default.
 
     Raises:
         ValueError: The backend's engine reads other files.
 
-    Source: `DefaultModelLoader._prepare_weights` of vLLM 0.32 and of SGLang, `HfWeightLoader` of TensorRT-LLM.
+    Source: `_get_resolved_checkpoint_files` of transformers 5.24; `DefaultModelLoader._prepare_weights` of vLLM 0.32
+        and of SGLang; `HfWeightLoader` of TensorRT-LLM.
     """
-    wanted = transformers_names(names, indexed)
+    wanted: AbstractSet[str] = {WEIGHTS} if WEIGHTS in names else indexed() if INDEX in names else set()
     if backend not in BY_PATTERN or not wanted:
         return wanted
     beside = {name for name in names if name.endswith(".safetensors") and "/" not in name}

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadOrder, RandomWeights, Rank
 
 Placement = dict[str, "int | str"]
-# Files of AutoGPTQ and AutoAWQ beside a config.json that says nothing of them; transformers would draw what it lacks.
-LEGACY_CONFIGS = ("quantize_config.json", "quant_config.json")
 
 
 def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
@@ -84,15 +82,7 @@ def require_quantizer(order: LoadOrder, config: Any, placement: Placement) -> No
 
     Source: `get_hf_quantizer` in quantizers/auto.py of transformers 5.24, which asks the same validator.
     """
-    legacy = [name for name in LEGACY_CONFIGS if (order.model_path / name).is_file()]
-    text = config.get_text_config()
-    asked = getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None)
-    if not asked:
-        if legacy:
-            raise InvalidRequest(
-                f"{order.model_path / legacy[0]} describes quantised weights, and transformers reads it only as "
-                "quantization_config in config.json; move it there, with its quant_method"
-            )
+    if not (asked := checkpoint.require_known_quantisation(order, config, checkpoint.LEGACY_CONFIGS)):
         return
     method = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
     weights = f"the {method or 'quantised'} weights of {order.model_path}"

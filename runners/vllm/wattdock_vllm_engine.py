@@ -117,11 +117,11 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
         config = checkpoint.read_config(AutoConfig, order)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
-    # With `quantization`, vLLM reads the first two itself; the third always. Source: get_quant_config, get_config.
-    unread = () if order.engine_args.get("quantization") else ("quantize_config.json", "quant_config.json")
+    # With `quantization`, vLLM reads both itself. Source: `get_quant_config` of vLLM 0.32.
+    unread = () if order.engine_args.get("quantization") else checkpoint.LEGACY_CONFIGS
     checkpoint.require_known_quantisation(order, config, unread)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    require_checked_draft(settings.get("speculative_config") or {})
+    require_checked_draft(settings)
     if order.random_weights is None:
         # Its server would start for half a minute first.
         checkpoint.require_same_weights(order.model_path, "vllm", settings.get("load_format"))
@@ -183,10 +183,12 @@ def require_checked_draft(settings: Mapping[str, Any]) -> None:
     Raises:
         InvalidRequest: It is no folder with safetensors, such as a class of code, or would be read otherwise.
     """
-    if "draft_load_config" in settings:
+    drafting: Mapping[str, Any] = settings.get("speculative_config") or {}
+    if "draft_load_config" in drafting:
         raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
-    if draft := settings.get("model"):
-        checkpoint.require_same_weights(Path(draft), "vllm")
+    if draft := drafting.get("model"):
+        # A draft model is read as the model is. Source: `get_draft_load_config` of vLLM 0.32.
+        checkpoint.require_same_weights(Path(draft), "vllm", settings.get("load_format"))
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:

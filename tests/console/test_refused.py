@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CONFIG, PREFLIGHT = ExitCode.CONFIG, ExitCode.PREFLIGHT
 FAKE = ("--backend", "fake", "--model", "shape:tiny-llama")
 LATIN_1 = os.fsdecode(b"caf\xe9")
+DRAWN_DRAFT = ("--backend", "vllm", "--set", "vllm.speculative_config.model=shape:tiny-llama")
 SHAPE_FP8 = ("--backend", "vllm", "--model", "shape:tiny-llama", "--set", "vllm.quantization=fp8")
 SPLIT = ("--set", "pytorch.data_parallel_size=2")
 
@@ -55,6 +56,7 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         ((*FAKE, "--set", "workload.sede=1"), CONFIG, ("sede", "seed")),
         ((*FAKE, "--set", "runner_python=/bin/true"), PREFLIGHT, ("/bin/true",)),
         (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8",)),
+        (DRAWN_DRAFT, CONFIG, ("vllm.speculative_config.model: shape:tiny-llama", "with weights")),
         ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),
         ((*SPLIT, "--set", "pytorch.device_map=auto"), CONFIG, ("device_map: auto", "choose one")),
         (("--set", "pytorch.tp_size=2"), CONFIG, ("tp_plan: auto",)),

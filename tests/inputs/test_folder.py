@@ -218,6 +218,9 @@ def test_a_draft_model_is_resolved_and_its_files_are_those_of_the_model(tmp_path
     assert folder.files == {**alone.files} | {f"draft/{name}": digest for name, digest in alone.files.items()}
     (tmp_path / "draft/generation_config.json").write_text('{"eos_token_id": 7}')
     assert folder.read_again().changes_since(folder.files) == "draft/generation_config.json is new"
+    (tmp_path / "draft/consolidated.safetensors").write_bytes(b"")
+    with pytest.raises(PreflightError, match="vllm would read consolidated"):
+        resolve_model(model, home=tmp_path, progress=print, config=config)
 
 
 def test_code_counts_only_where_it_runs_and_other_files_never(tmp_path: Path) -> None:

@@ -150,6 +150,13 @@ def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
     assert "\n" not in answer["message"]
 
 
+def test_an_adapter_of_the_hub_is_called_one_though_it_has_no_config(hub: Hub, tmp_path: Path) -> None:
+    """Its base, not its lack of a config.json, says what to do."""
+    adapter = json.dumps({"base_model_name_or_path": "owner/base"}).encode()
+    hub.files["owner/adapter"] = {"adapter_config.json": adapter, "adapter_model.safetensors": b"x"}
+    assert "holds an adapter for 'owner/base'" in resolve(hub, tmp_path, model={"id": "owner/adapter"})["message"]
+
+
 def test_the_token_opens_a_gated_model_and_appears_nowhere(hub: Hub, tmp_path: Path) -> None:
     """huggingface_hub reads the token; nothing of ours ever shows it."""
     hub.files["owner/gated"] = tiny.files()

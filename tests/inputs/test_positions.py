@@ -107,6 +107,13 @@ def test_a_model_s_figures_hold_its_positions() -> None:
     assert architecture_of({**TINY_LLAMA, "rope_scaling": YARN}).max_context == 2048
 
 
+@pytest.mark.parametrize("name", ["su", "longrope"])
+def test_vllm_ends_longrope_at_the_trained_positions_under_both_of_its_names(name: str) -> None:
+    """Phi-3 was published with the former."""
+    config = {"rope_scaling": {"type": name, **LONG}, "original_max_position_embeddings": 512}
+    assert model_context({**TINY_LLAMA, "max_position_embeddings": 4096, **config}, as_vllm=True) == 512
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "vLLM"])
 def test_engines_give_configs_the_same_positions(tmp_path: Path, engine: str) -> None:

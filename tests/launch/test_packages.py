@@ -52,7 +52,11 @@ def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock:
         (lambda _: None, None),
         (lambda module: module.write_text("x = 2\n"), "other/__init__.py of other is not the wheel's"),
         (lambda module: module.unlink(), "other/__init__.py of other is not the wheel's"),
+        (lambda module: (module.parents[1] / "x.pth").touch(), "x.pth is no package's, and Python runs it"),
+        (lambda module: (module.parents[1] / "_virtualenv.pth").touch(), None),
+        (lambda module: next(module.parents[1].glob("*/RECORD")).unlink(), "other does not list its files"),
         (lambda module: install(module.parents[4], "third", "1.0"), "third 1.0 is not in the lock"),
+        (lambda module: (module.parents[1] / "third-1.0.dist-info").mkdir(), "is not in the lock"),
         (lambda module: install(module.parents[4], "my_pack.age", "1.1"), "my-pack-age 1.1 is not in the lock"),
     ],
 )
@@ -71,7 +75,13 @@ def test_an_environment_that_is_not_what_is_locked_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(f"a==1 \\\n{HASH}\nb==2\n", "b has no hash"), ("# none\n", "names no package"), (None, "no lock of packages")],
+    [
+        (f"a==1 \\\n{HASH}\nb==2\n", "b has no hash"),
+        ("# none\n", "names no package"),
+        (f"--index-url http://x\n{LOCK}", "neither a package nor a hash"),
+        (f"{LOCK}d @ http://x\n", "neither a package nor a hash"),
+        (None, "no lock of packages"),
+    ],
 )
 def test_what_is_no_lock_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
     """A package without a hash could be anything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from make.stored import bundled, stored
 from refused import raises
 from seams.publish import pack, sha256_of, sums_of
 
+from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.execution import measure
+from wattdock.launch import find_runner
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 
 if TYPE_CHECKING:
@@ -88,6 +91,21 @@ def test_an_interpreter_that_a_study_names_is_not_used(tmp_path: Path) -> None:
         path = rewritten(tmp_path / str(number), "backend:", "runner_python: /tmp/evil\n  backend:", **on_cpu())
         [config] = prepared(path, LocalChoices(runner_python=python), tmp_path).study.experiments
         assert config.runner_python == python
+
+
+@pytest.mark.parametrize("has_own_python", [False, True])
+def test_packages_count_as_locked_unless_an_interpreter_is_named_here(tmp_path: Path, has_own_python: bool) -> None:
+    """Nobody checks that interpreter's packages, and a result that says both could not be read again."""
+    lock = (find_runner("pytorch") / "requirements-cpu.lock").read_bytes()
+    digest = hashlib.sha256(lock).hexdigest()
+    facts = {"lock": "requirements-cpu.lock", "lock_sha256": digest, "packages": 1, "interpreter": "CPython"}
+    changes = on_cpu(backend="pytorch", launcher="process", container={"locked": True})
+    changes["config"].pop("fake", None)
+    changes["environment"] |= {"packages": facts, "launcher": "process", "container": None, "backend": "pytorch"}
+    local = LocalChoices(runner_python=tmp_path / "python" if has_own_python else None)
+    [config] = reproduced(tmp_path, local, **changes).study.experiments
+    assert (config.container.locked, config.package_lock) == (not has_own_python, None)
+    assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
 
 def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from wattdock.inputs.build_once import require_space
 from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.model_folder import (
     PICKLED,
-    ModelFolder,
-    describe_folder,
     read_config,
     weight_data_bytes,
     without_safetensors,
@@ -60,8 +58,8 @@ def resolve_hub(
     with_code: bool,
     home: Path,
     progress: Callable[[str], None],
-) -> ModelFolder:
-    """Return the snapshot of a hub model, downloading what is missing.
+) -> Path:
+    """Return the folder of a hub model's snapshot, named by its commit, downloading what is missing.
 
     A full commit that is here already is used without any request; so is a cached branch under HF_HUB_OFFLINE=1.
 
@@ -77,8 +75,7 @@ def resolve_hub(
     cache, revision = home / "models" / "hub", revision or "main"
     snapshot = _snapshot(model_id, cache, [*PATTERNS, "*.py"] if with_code else PATTERNS)
     with _explained_errors(model_id, revision, cache):
-        path = _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
-    return describe_folder(path, kind="hub", name=model_id, revision=path.name)
+        return _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
 
 
 def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:

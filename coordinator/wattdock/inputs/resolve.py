@@ -88,6 +88,15 @@ def resolve_model(
         ConfigError: No model can be called that.
         PreflightError: The model cannot be fetched or made here.
     """
+    folder = _resolved(spec, home, progress, config)
+    if config is None or config.draft is None:
+        return folder
+    return replace(folder, draft=_resolved(config.draft, home, progress, config)).read_again()
+
+
+def _resolved(
+    spec: ModelSpec, home: Path, progress: Callable[[str], None], config: ExperimentConfig | None
+) -> ModelFolder:
     check_model(spec, config)
     with_code, cached = spec.trust_remote_code, ""
     if spec.shape is not None:
@@ -103,13 +112,11 @@ def resolve_model(
         from wattdock.inputs.hub import resolve_hub
 
         assert spec.id is not None
-        folder = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
-        check_folder(folder.path, **_reader(config))
+        path = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
+        check_folder(path, **_reader(config))
+        folder = describe_folder(path, kind="hub", name=spec.id, revision=path.name)
     folder = replace(folder, with_code=with_code).read_again()
-    folder = replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
-    if config is None or config.draft is None:
-        return folder
-    return replace(folder, draft=resolve_model(config.draft, home=home, progress=progress)).read_again()
+    return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:

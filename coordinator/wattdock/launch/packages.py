@@ -22,6 +22,11 @@ from wattdock.text import listed
 # A package of a lock, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
 LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+)[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
 
+# Any other line could bring packages that nobody locked: an index, a file of requirements, an address.
+OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
+# Files at the top of site-packages that Python runs when it starts, and uv's own of them.
+HOOKS, OF_UV = ("*.pth", "sitecustomize.py", "usercustomize.py"), ("_virtualenv.pth",)
+
 
 @dataclass(frozen=True)
 class PackageLock:
@@ -42,7 +47,7 @@ class PackageLock:
         """Return a lock.
 
         Raises:
-            PreflightError: It cannot be read, or a package in it has no hash.
+            PreflightError: It cannot be read, a package in it has no hash, or a line is neither package nor hash.
         """
         try:
             content = read_regular(path, follow=True)
@@ -50,6 +55,8 @@ class PackageLock:
             raise PreflightError(
                 f"no lock of packages: {path}: {error.strerror}", "make one: wattdock environments lock BACKEND"
             ) from error
+        if other := OTHER.search(content):
+            raise PreflightError(f"{path}: {other[0][:60]!r} is neither a package nor a hash", "leave it out")
         versions: dict[str, set[str]] = {}
         for name, version, hashed in LOCKED.findall(content):
             if not hashed:
@@ -74,19 +81,25 @@ class PackageLock:
         Files are held against the hashes that wheels list of them (`RECORD`). Not proof against tampering.
 
         Raises:
-            LaunchError: A package is another, or a file differs or is missing.
+            LaunchError: A package is another, a file differs or is missing, or Python would run one that is no wheel's.
         """
         [site] = python.parent.parent.glob("lib/python3*/site-packages")
         differences, files = [], list[tuple[str, PackagePath]]()
         for package in distributions(path=[str(site)]):
-            name, version = _normalised(package.metadata["Name"]), package.version
+            # An uninstallation that broke off leaves a folder without metadata.
+            name, version = _normalised(str(package.metadata["Name"])), str(package.metadata["Version"])
             if version not in self.versions.get(name, ()):
                 differences.append(f"{name} {version} is not in the lock")
+            if not package.files:
+                differences.append(f"{name} does not list its files")
             files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
         with ThreadPoolExecutor() as pool:
             for (name, file), same in zip(files, pool.map(_is_same, [file for _, file in files]), strict=True):
                 if not same:
                     differences.append(f"{file} of {name} is not the wheel's")
+        known = {*OF_UV, *(str(file) for _, file in files)}
+        hooks = {hook.name for pattern in HOOKS for hook in site.glob(pattern)} - known
+        differences += [f"{name} is no package's, and Python runs it" for name in hooks]
         if differences:
             raise LaunchError(
                 f"{python.parent.parent} is not what {self.path.name} locks: {listed(sorted(differences), 3)}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, PreflightError, WattdockError
+from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
@@ -175,7 +175,10 @@ def require_inputs(config: ExperimentConfig) -> None:
     find_runner(config.backend)
     check_model(config.model, config)
     if config.draft:
-        check_model(config.draft)
+        check_model(config.draft, config)
+        if config.draft.shape:
+            what = f"vllm.speculative_config.model: {config.draft.label} has no weights to read"
+            raise ConfigError(what, "give a draft model with weights")
     if config.model.shape is not None:
         config.section.require_drawable()
     check_prompts(config, has_tokenizer=config.model.shape is None)

@@ -126,7 +126,9 @@ def _config_here(
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
     prompts, model, label = written.workload.prompts, written.model, bundled.config.label
-    here: dict[str, Any] = {"runner_python": local.runner_python}
+    # Nobody holds the packages of an interpreter that is named here against a lock.
+    is_locked = written.container.locked and not local.runner_python
+    here: dict[str, Any] = {"runner_python": local.runner_python, "package_lock": None}
     if prompts.source and prompts.file:
         prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, PROMPTS, home, label))})
     if written.package_lock and not local.runner_python:
@@ -138,7 +140,7 @@ def _config_here(
                 "read it, then allow it with --trust-packages",
                 cause=Cause.RUNS_CODE,
             )
-        here["package_lock"] = None if is_own else lock
+        here["package_lock"], is_locked = None if is_own else lock, True
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if model.trust_remote_code and not local.trust_remote_code:
@@ -149,6 +151,7 @@ def _config_here(
         )
     if model.path:
         model = model.model_copy(update={"path": _model_folder(bundled, local)})
+    here["container"] = written.container.model_copy(update={"locked": is_locked})
     workload = written.workload.model_copy(update={"prompts": prompts})
     return written.model_copy(update=here | {"model": model, "workload": workload})
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
 
+# Settings of AutoGPTQ and AutoAWQ outside config.json, where transformers does not look for them.
+LEGACY_CONFIGS = ("quantize_config.json", "quant_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {

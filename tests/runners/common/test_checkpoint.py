@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.checkpoint import SpecialIds, read_config, require_known_quantisation, special_ids
+from wattdock_runner.checkpoint import LEGACY_CONFIGS, SpecialIds, read_config, require_known_quantisation, special_ids
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -81,12 +81,11 @@ def test_packed_weights_are_never_taken_for_plain_ones(
     order: Any = SimpleNamespace(model_path=tmp_path)
     for name in names:
         (tmp_path / name).touch()
-    unread = ("quantize_config.json", "quant_config.json")
     if said is None:
-        assert require_known_quantisation(order, config, unread) == (settings or {})
+        assert require_known_quantisation(order, config, LEGACY_CONFIGS) == (settings or {})
         return
     with pytest.raises(InvalidRequest, match=said):
-        require_known_quantisation(order, config, unread)
+        require_known_quantisation(order, config, LEGACY_CONFIGS)
 
 
 @pytest.mark.parametrize(("pad", "kept"), [(32, None), (-1, None), (31, 31)])

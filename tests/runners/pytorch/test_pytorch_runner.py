@@ -103,7 +103,7 @@ def test_quantised_weights_that_transformers_unpacks_are_told(
         ({"quant_method": "compressed-tensors"}, "pip install compressed-tensors"),
         ({"quant_method": "modelopt"}, "it does not know the method"),
         ({"bits": 4}, "hold the quantised weights of .*no `quant_method`"),
-        (None, "quantize_config.json describes quantised weights"),
+        (None, "is quantised by quantize_config.json"),
     ],
 )
 def test_quantised_weights_that_transformers_cannot_hold_are_refused_unread(

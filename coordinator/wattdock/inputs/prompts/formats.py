@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError
+from wattdock.text import SURROGATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -33,8 +33,6 @@ Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
 NS_PER_MS = 1_000_000
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-# Half of a character in UTF-16: JSON may hold it, UTF-8 and the wire cannot.
-SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
