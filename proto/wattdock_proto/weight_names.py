@@ -33,7 +33,11 @@ def names_in(folder: Path, backend: str = "") -> set[str]:
         OSError: The folder cannot be listed.
     """
     files = [*folder.iterdir(), *(folder.rglob(CONSOLIDATED) if backend == "vllm" else ())]
-    return {file.relative_to(folder).as_posix() for file in files if file.name[:1] != "." and file.is_file()}
+    return {
+        file.relative_to(folder).as_posix()
+        for file in files
+        if file.name[:1] != "." and file.exists() and not file.is_dir()
+    }
 
 
 def weight_names(

@@ -208,7 +208,7 @@ def model_seeds(folder: Path) -> list[Files]:
         | {"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "intermediate_size": 8},
         {"model_type": "gpt_oss", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
         | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4, "head_dim": 4},
-        {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 32},
+        {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 1024},
         {"model_type": "falcon", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2},
     ]
     shared = {"vocab_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "torch_dtype": "bfloat16"}
