@@ -38,6 +38,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
+KEYS = 'write {"prompt": "..."} or {"messages": [...]} per line'
 # Roles of messages that hold text alone.
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -108,7 +109,7 @@ def recognised(present: Collection[str], where: str) -> Format:
     nearest = max(FORMATS, key=lambda form: 2 * len(keys & form.keys) - len(form.needed - keys))
     if keys and not keys & nearest.keys:
         known = ", ".join(form.name for form in FORMATS)
-        raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}")
+        raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}", KEYS)
     nearest.prompt_and_limit(keys, where)
     return nearest
 
