@@ -170,8 +170,7 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
 
     Raises:
         ConfigError: There is no such folder, or as `weight_files`.
-        PreflightError: Its config is missing, a weight file is cut short or unreadable, a file of settings is no such
-            file, it holds an adapter or generates no text, or as `weight_files`.
+        PreflightError: A file is missing, cut short or a placeholder, it is no decoder, or as `weight_files`.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -179,8 +178,7 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
     _require_no_adapter(path)
     _check_config(path)
     _require_settings(path)
-    files = weight_files(path, gguf=gguf, backend=backend, load_format=load_format)
-    for file in files:
+    for file in (files := weight_files(path, gguf=gguf, backend=backend, load_format=load_format)):
         _beginning(file, 4)
         if file.suffix == ".gguf":
             _check_gguf(file, len(files))
@@ -228,7 +226,7 @@ def _check_gguf(file: Path, parts: int) -> None:
         require_language_model(file, parts)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
         what = f"{file}, which begins with {_beginning(file, 4)!r}, is no whole GGUF language model: {error}"
-        raise PreflightError(what, "download it again") from error
+        raise PreflightError(what, "download it again, or give another file") from error
 
 
 def _require_no_adapter(path: Path) -> None:
