@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Values that a reader takes from a file: each becomes an array of some 700 bytes. The embedded model has 250,000, most
 # of its vocabulary; a model of 1,000 tensors whose vocabulary is passed over, 10,000.
@@ -40,10 +43,33 @@ class TensorReader(BoundedReader):
         at = orig_offs + 12
         if kind == gguf.GGUFValueType.STRING:
             order = "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
+            # A slice of numpy's array costs five times as much as one of its memory.
+            data = memoryview(self.data)
             for _ in range(count):
-                if at + 8 > len(self.data):
+                if at + 8 > len(data):
                     raise ValueError(f"{count:,} texts are more than it holds")
-                at += 8 + int.from_bytes(self.data[at : at + 8].tobytes(), order)
+                at += 8 + int.from_bytes(data[at : at + 8], order)
         else:
             at += count * np.dtype(self.gguf_scalar_to_np[kind]).itemsize
         return at - orig_offs, [], [], [gguf.GGUFValueType.ARRAY]
+
+
+def require_language_model(file: Path, parts: int) -> None:
+    """Check that a GGUF file is of a language model and holds all its tensors.
+
+    Args:
+        parts: Parts of the model, as the names of files tell them.
+
+    Raises:
+        ValueError: It is a vision projector, or one of more parts than the names tell.
+        ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError: As `BoundedReader`.
+
+    Source: `llama_model_loader` of llama.cpp, which compares split.count with the file's name; projectors have the
+    architecture "clip".
+    """
+    fields = TensorReader(file).fields
+    kind, count = (fields[key].contents() if key in fields else None for key in ("general.architecture", "split.count"))
+    if kind == "clip":
+        raise ValueError("it is a vision projector")
+    if isinstance(count, int) and count > parts:
+        raise ValueError(f"its header says {count} parts, and its name {parts}; llama-gguf-split --merge joins parts")

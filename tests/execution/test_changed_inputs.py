@@ -60,7 +60,7 @@ def edit(folder: Path, change: dict[str, str | None]) -> None:
         ({"chat_template.jinja": None}, "chat_template.jinja is gone"),
         ({"generation_config.json": '{"eos_token_id": 2}'}, "generation_config.json is new"),
         ({"config.json": '{"model_type": "llama", "vocab_size": 31}'}, "config.json has changed"),
-        ({"tokenizer.json": "[]", "merges.txt": "a b"}, "merges.txt is new, tokenizer.json has changed"),
+        ({"tokenizer.json": "{ }", "merges.txt": "a b"}, "merges.txt is new, tokenizer.json has changed"),
         ({"additional_chat_templates/tools.jinja": ""}, "additional_chat_templates/tools.jinja is new"),
         ({"tokenizer.model": "x"}, "tokenizer.model is new"),
         ({"code.py": "x = 1"}, "code.py is new"),
@@ -108,7 +108,7 @@ def test_a_study_is_not_resumed_where_the_model_of_what_is_done_has_changed(
     planned = study(experiment("a", model=str(folder)), experiment("b", repeats={"passes": 3}), order="written")
     with pytest.raises(KeyboardInterrupt):
         machine.run(planned, on=send(signal.SIGTERM, begins("pass 2/3")))
-    edit(folder, {"tokenizer.json": "[]"})
+    edit(folder, {"tokenizer.json": "{ }"})
     with raises(ConfigError, "tokenizer.json", cause=Cause.MODEL_CHANGED):
         machine.run(planned, resume=True)
 
@@ -156,7 +156,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_not_measured(
     folder, load = tiny.write(tmp_path / "model"), VirtualRunner.load
 
     def editing(*arguments: Any, **options: Any) -> Any:
-        edit(folder, {"tokenizer.json": "[]"})
+        edit(folder, {"tokenizer.json": "{ }"})
         return load(*arguments, **options)
 
     monkeypatch.setattr(VirtualRunner, "load", editing)

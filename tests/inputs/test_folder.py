@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ print("done", sorted(file.name for file in target.iterdir()), flush=True)
 DONE = "done ['half', 'whole']"
 INDEX = "model.safetensors.index.json"
 TENSOR_BYTES = 4 * 4 * 2
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9085657\n"
 SHARDS = json.dumps({"weight_map": {"w": "a.safetensors", "x": "b.safetensors"}}).encode()
 
 
@@ -81,6 +84,14 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"config.json": b"{"}, "config.json JSON"),
         ({"config.json": b"[]"}, "config.json list"),
         ({"config.json": b'{"text_config": "x"}'}, "config.json str"),
+        ({"config.json": b'\xef\xbb\xbf{"model_type": "llama"}'}, "config.json JSON BOM"),
+        ({"config.json": b'{"is_encoder_decoder": true}'}, "decoder"),
+        ({"config.json": b'{"architectures": ["LlamaForSequenceClassification"]}'}, "LlamaForSequenceClassification"),
+        # What a clone without git-lfs, a login page or a full disk leaves behind.
+        ({"tokenizer.json": LFS_POINTER}, "tokenizer.json git-lfs"),
+        ({"tokenizer.model": LFS_POINTER}, "tokenizer.model git-lfs"),
+        ({"tokenizer_config.json": b"<html>"}, "tokenizer_config.json <html>"),
+        ({"generation_config.json": b""}, "generation_config.json"),
         ({"config.json": b"[" * 100_000}, "config.json nested"),
         ({"model.safetensors": None}, "weights model.safetensors model.safetensors.index.json"),
         ({"model.safetensors": tiny.weights()[:-1]}, "model.safetensors header"),
@@ -136,6 +147,40 @@ def test_of_several_sets_of_weights_the_one_that_transformers_reads_counts(
     check_model(ModelSpec(path=path))
     assert [file.name for file in weight_files(path)] == counted
     assert weight_data_bytes(path) == len(counted) * TENSOR_BYTES
+
+
+def gguf_with(fields: dict[str, str | int]) -> bytes:
+    """Return a GGUF file without tensors: texts, and whole numbers of 16 bits."""
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, len(fields))
+    for key, value in fields.items():
+        held = (
+            struct.pack("<IQ", 8, len(value)) + value.encode()
+            if isinstance(value, str)
+            else struct.pack("<IH", 2, value)
+        )
+        data += struct.pack("<Q", len(key)) + key.encode() + held
+    return data + bytes(-len(data) % 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (LFS_POINTER, "magic"),
+        (None, "more than holds"),
+        (gguf_with({"general.architecture": "clip"}), "vision projector"),
+        (gguf_with({"general.architecture": "llama", "split.count": 3}), "3 1 llama-gguf-split"),
+        (gguf_with({"general.architecture": "llama", "split.count": 1}), ""),
+    ],
+)
+def test_a_gguf_file_that_llamacpp_would_not_load_is_refused(
+    tmp_path: Path, content: bytes | None, values: str
+) -> None:
+    """A download cut short, a projector beside its model, parts joined by cat; and a whole file."""
+    path = tiny.write(tmp_path / "model", {"config.json": b"{}"})
+    file = path / "x.gguf"
+    file.write_bytes(tiny.gguf_file(path / "whole.gguf").read_bytes()[:-600] if content is None else content)
+    with raises(PreflightError, file, *values.split()) if values else nullcontext():
+        check_model(ModelSpec(path=file))
 
 
 def test_a_missing_folder_is_told_from_a_file(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
         ({"id": "owner/none"}, {}, "'main'; model.safetensors, model.safetensors.index.json"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "'main' HF_HUB_OFFLINE"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 ConnectError"),
+        ({"id": MODEL}, {"HF_ENDPOINT": "mirror.example"}, "HF_ENDPOINT=mirror.example https://"),
         ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "OWNER/NAME, ./FOLDER"),
         ({"id": "owner/broken"}, {}, "http://127.0.0.1: status"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from array import array
@@ -113,6 +114,9 @@ def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes('{"prompt": "ok"}\n{"prompt": "für"}\n'.encode("latin-1"))
     with raises(ConfigError, "latin.jsonl:2", "0xfc", "UTF-8", cause=Cause.MALFORMED):
+        load(str(latin))
+    latin.write_bytes(gzip.compress(b'{"prompt": "ok"}'))
+    with raises(ConfigError, "latin.jsonl:1", "0x8b", "JSONL or CSV"):
         load(str(latin))
     with raises(ConfigError, "'bundeld'", cause=Cause.MISSING):
         load("bundeld")

@@ -131,7 +131,7 @@ def test_vllms_load_format_decides_whether_consolidated_weights_count(tmp_path: 
         require_same_weights(path, "vllm", "mistral")
 
 
-GGUF = b"GGUF" + bytes(20)
+GGUF = b"GGUF\3" + bytes(19)
 P1, P2, P3 = (f"x.Q4-0000{part}-of-00003.gguf" for part in (1, 2, 3))
 
 

@@ -165,6 +165,8 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
             why = f"was refused by {constants.ENDPOINT} with status {error.response.status_code}; try again later"
         case OSError() if error.errno is not None and error.filename is not None:
             why = f"cannot be written to {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
+        case _ if "://" not in constants.ENDPOINT:
+            why = f"cannot be asked for: HF_ENDPOINT={constants.ENDPOINT} has no https:// in front"
         case _:
             why = (
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "

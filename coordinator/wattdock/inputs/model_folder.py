@@ -46,6 +46,8 @@ DECISIVE = (
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
 ADAPTER = "adapter_config.json"
+# How classes of transformers 5.24 end whose heads give labels, scores or masked words.
+OTHER_HEADS = ("Classification", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 # Hex digits that are kept of a file's digest: results hold one for each file.
 DIGEST_DIGITS = 16
 
@@ -146,7 +148,8 @@ def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
     try:
         with OwnedFolder.open(path) as folder:
             content = folder.read(file.name, limit_bytes=MAX_JSON_BYTES)
-        config: dict[str, Any] = from_json(content, max_depth=PART_DEPTH)
+        # As text: json guesses the encoding of bytes, and transformers reads UTF-8 without a byte-order mark alone.
+        config: dict[str, Any] = from_json(content.decode(), max_depth=PART_DEPTH)
     except OSError as error:
         raise PreflightError(
             f"no readable {name} in {path} ({error.strerror})", "give a folder in Hugging Face format"
@@ -167,28 +170,63 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
 
     Raises:
         ConfigError: There is no such folder, or as `weight_files`.
-        PreflightError: Its config is missing, a weight file is cut short or unreadable, it holds an adapter, or as
-            `weight_files`.
+        PreflightError: A file is missing, cut short or a placeholder, it is no decoder, or as `weight_files`.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
     _require_no_adapter(path)
-    if own := read_config(path).get("transformers_weights"):
+    _check_config(path)
+    _require_settings(path)
+    for file in (files := weight_files(path, gguf=gguf, backend=backend, load_format=load_format)):
+        _beginning(file, 4)
+        if file.suffix == ".gguf":
+            _check_gguf(file, len(files))
+        else:
+            _check_safetensors(file)
+
+
+def _beginning(file: Path, count: int) -> bytes:
+    try:
+        with open_data(file) as stream:
+            return stream.read(count)
+    except OSError as error:
+        raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
+
+
+def _check_config(path: Path) -> None:
+    """Refuse an encoder-decoder, a head for labels or masked words, and weights under other names."""
+    config = read_config(path)
+    if own := config.get("transformers_weights"):
         raise PreflightError(
             f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
             f"rename them to {WEIGHTS} and delete transformers_weights",
         )
-    for file in weight_files(path, gguf=gguf, backend=backend, load_format=load_format):
-        try:
-            with open_data(file) as stream:
-                magic = stream.read(4)
-        except OSError as error:
-            raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
-        if file.suffix != ".gguf":
-            _check_safetensors(file)
-        elif magic != b"GGUF":
-            raise PreflightError(f"{file} is not a GGUF file, it begins with {magic!r}", "download it again")
+    named = config.get("architectures")
+    heads = [str(name) for name in named] if isinstance(named, list) else []
+    if config.get("is_encoder_decoder") is True or (heads and all(head.endswith(OTHER_HEADS) for head in heads)):
+        raise PreflightError(f"{path} is no decoder of text: {str(heads)[:100]}", "give one, as of …ForCausalLM")
+
+
+def _require_settings(path: Path) -> None:
+    """Refuse a placeholder for settings or tokenizer: git-lfs's pointer, an error's page, another encoding."""
+    for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
+        begin = _beginning(file, 64)
+        if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
+            raise PreflightError(
+                f"{file} begins with {begin[:20]!r}, not with its content in UTF-8",
+                "a pointer of git-lfs or a broken download looks like this: fetch it again",
+            )
+
+
+def _check_gguf(file: Path, parts: int) -> None:
+    from wattdock_proto.gguf_reader import require_language_model
+
+    try:
+        require_language_model(file, parts)
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
+        what = f"{file}, which begins with {_beginning(file, 4)!r}, is no whole GGUF language model: {error}"
+        raise PreflightError(what, "download it again, or give another file") from error
 
 
 def _require_no_adapter(path: Path) -> None:

@@ -105,8 +105,9 @@ def recognised(present: Collection[str], where: str) -> Format:
     # Highest for a format that has all of the keys and lacks none.
     nearest = max(FORMATS, key=lambda form: 2 * len(keys & form.keys) - len(form.needed - keys))
     if keys and not keys & nearest.keys:
+        what = f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format"
         known = ", ".join(form.name for form in FORMATS)
-        raise ConfigError(f"{where}: {short(', '.join(sorted(keys)))} are keys of no known format: {known}")
+        raise ConfigError(f"{what}: {known}", 'write {"prompt": "..."} or {"messages": [...]}')
     nearest.prompt_and_limit(keys, where)
     return nearest
 
