@@ -156,7 +156,13 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
     norms = hidden * (4 if kind in POST_NORMS else 2)
     return Architecture(
         layers=tuple(
-            replace(mlp, dense=mixer.dense + mlp.dense, other=norms + mixer.other + mlp.other, **_memory(mixer))
+            replace(
+                mixer,
+                dense=mixer.dense + mlp.dense,
+                other=norms + mixer.other + mlp.other,
+                experts=mlp.experts,
+                active_experts=mlp.active_experts,
+            )
             for mixer, (mlp, _) in zip(mixers, mlps, strict=True)
         ),
         heads=heads,
@@ -169,8 +175,19 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _memory(mixer: Layer) -> dict[str, Any]:
-    return {name: getattr(mixer, name) for name in ("window", "attends", "state", "tail")}
+def _plain(layer: Layer, layers: int, *, heads: int, kv_heads: int, width: int, **ends: Any) -> Architecture:
+    """Equal layers of attention and a plain MLP; `ends` has what stands before and after them, see `_ends`."""
+    size = ends["hidden"] // heads
+    return Architecture(
+        layers=(layer,) * layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        key_size=size,
+        value_size=size,
+        mlp_width=width,
+        mlp_values=PLAIN * width,
+        **ends,
+    )
 
 
 def _phi(config: Mapping[str, Any]) -> Architecture:
@@ -182,17 +199,8 @@ def _phi(config: Mapping[str, Any]) -> Architecture:
         dense=2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width,
         other=norms + (heads + 2 * kv_heads) * size + width + 2 * hidden,
     )
-    return Architecture(
-        layers=(layer,) * config["num_hidden_layers"],
-        heads=heads,
-        kv_heads=kv_heads,
-        key_size=size,
-        value_size=size,
-        mlp_width=width,
-        mlp_values=PLAIN * width,
-        final=2 * hidden + config["vocab_size"],
-        **_ends(config, hidden, tied=False),
-    )
+    ends = {"final": 2 * hidden + config["vocab_size"], **_ends(config, hidden, tied=False)}
+    return _plain(layer, config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, **ends)
 
 
 def _falcon(config: Mapping[str, Any]) -> Architecture:
@@ -206,17 +214,8 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
     layer = Layer(
         dense=2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width, other=2 * norms * hidden + biases
     )
-    return Architecture(
-        layers=(layer,) * config["num_hidden_layers"],
-        heads=heads,
-        kv_heads=kv_heads,
-        key_size=size,
-        value_size=size,
-        mlp_width=width,
-        mlp_values=PLAIN * width,
-        final=2 * hidden,
-        **_ends(config, hidden, tied=True),
-    )
+    ends = {"final": 2 * hidden, **_ends(config, hidden, tied=True)}
+    return _plain(layer, config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, **ends)
 
 
 def _gpt2(config: Mapping[str, Any]) -> Architecture:
@@ -224,18 +223,8 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
     hidden, heads = config["n_embd"], config["n_head"]
     width, positions = config.get("n_inner") or 4 * hidden, hidden * config.get("n_positions", GPT2_POSITIONS)
     layer = Layer(dense=4 * hidden * hidden + PLAIN * hidden * width, other=9 * hidden + width)
-    return Architecture(
-        layers=(layer,) * config["n_layer"],
-        heads=heads,
-        kv_heads=heads,
-        key_size=hidden // heads,
-        value_size=hidden // heads,
-        mlp_width=width,
-        mlp_values=PLAIN * width,
-        final=2 * hidden + positions,
-        positions=positions,
-        **_ends(config, hidden, tied=True),
-    )
+    ends = {"final": 2 * hidden + positions, "positions": positions, **_ends(config, hidden, tied=True)}
+    return _plain(layer, config["n_layer"], heads=heads, kv_heads=heads, width=width, **ends)
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {
