@@ -256,6 +256,7 @@ def test_a_plan_tells_errors_before_tables_and_no_table_where_nothing_can_run(ca
     refused = called("plan", "--backend", "vlm")
     assert (refused.returncode, refused.stdout) == (CONFIG, "")
     assert "did you mean 'vllm'?" in refused.stderr
+    assert "did you mean 'pytorch'?" in called("plan", "--backend", "transformers").stderr
     Path("mine/model").mkdir(parents=True)
     assert "no readable config.json in" in called("plan", *FAKE[:2], "--model", "mine/model").stderr
     spelled = called("plan", *FAKE, "--set", "fake.step-s=0.01")
@@ -316,6 +317,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --url http://x", "a server that runs already cannot be measured"),
         ("run --request-rate inf", "workload.rate_per_s=N"),
         ("run --isl 9", "write --input-tokens"),
+        ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),
         ("show --limit 3 x", "no such option: --limit; see"),
     ):
         refused = called(*words.split())

@@ -95,14 +95,16 @@ def usage_line(error: Any) -> str:
 
 
 def _elsewhere(option: str, context: Any) -> str:
-    """Return where `run` takes what an engine or another tool calls so; empty for other commands."""
+    """Return how the command takes what an engine or another tool calls so; empty where nothing is known."""
+    name = option.lstrip("-").replace("-", "_")
+    if any(param.name == name and param.param_type_name == "argument" for param in context.command.params):
+        return f". {name} stands without {option}: `{context.command_path} {name.upper()}`"
     if not {"--set", "--batch-size"} <= {name for each in context.command.params for name in each.opts}:
         return ""
     if instead := SPELLED_ELSEWHERE.get(option):
         return f". {instead}"
     backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
-    name = option.lstrip("-").replace("-", "_")
-    return f". engines' own settings are written --set {backend}.{name}=VALUE"
+    return f". a setting of the engine's own is written --set {backend}.{name}=VALUE"
 
 
 def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:
