@@ -66,7 +66,7 @@ def doctor(
         checks.append(check)
         if not as_json:
             show(check)
-    # What stays unknown never passes.
+    # An unknown state blocks publication.
     unsound = [check.name for check in checks if check.status in ("fail", "unknown")]
     if as_json:
         show({"schema_version": 1, "sound": not unsound, "checks": checks}, as_json=True)

@@ -12,7 +12,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Name or address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8089,
     allow_run: Annotated[
-        bool, typer.Option("--allow-run", help="Let who has the token that is printed start and stop runs.")
+        bool, typer.Option("--allow-run", help="Print a token; its holder can start and stop runs.")
     ] = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
