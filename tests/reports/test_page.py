@@ -141,7 +141,7 @@ def test_the_memorys_part_is_a_column_and_a_row() -> None:
     assert f">{COLUMNS['mean_hbm_power_w'].heading}<" in summary
     assert ">97</td>" in summary
     of_memory = terminal_rows(measured)["HBM"]
-    assert of_memory.startswith("12.0 J ± 1.0 J")
+    assert of_memory.startswith("12.0 J [11.0, 13.0] of these")
     assert of_memory.endswith(" 97 W")
     assert terminal_rows(row("one", hbm | {"energy.mean_hbm_power_w": None}))["HBM"].endswith(" – W")
 

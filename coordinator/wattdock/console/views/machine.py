@@ -132,7 +132,7 @@ def _short(reference: str | None) -> str:
 def card_view(card: MeterCard) -> View:
     """Yield what was found out about the energy counter of one GPU."""
     yield Text(f"{card.gpu_name} {card.gpu_uuid}", style="bold")
-    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)} ± {_ms(card.lag_std_s or 0.0)}"
+    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)}, standard uncertainty {_ms(card.lag_std_s or 0.0)},"
     rows = [
         ("period", f"{_ms(card.period_s)}, standard deviation {_ms(card.period_std_s)}"),
         ("one read", f"{_ms(card.read_median_s)} median, {_ms(card.read_p99_s)} at the 99th percentile"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.analysis import Audit
+from wattdock.analysis import Audit, statistics
 from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
@@ -162,9 +162,9 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.total_j is None or energy.mean_power_w is None:
         yield "energy", f"not measured: {energy.reason}"
         return
-    yield "energy", f"{energy.total_j:,.1f} J ± {energy.timing95_j or 0.0:.1f} J (95 %, timing only)"
+    yield "energy", f"{_around(energy.total_j, energy.timing95_j)} (95 %, timing only)"
     if energy.hbm_j is not None:
-        part = f"{energy.hbm_j:,.1f} J ± {energy.hbm95_j or 0.0:.1f} J of these, by the driver's own figure"
+        part = f"{_around(energy.hbm_j, energy.hbm95_j)} of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
         yield "", f"{uuid}: {_joules(joules)}"
@@ -179,7 +179,8 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
-        yield "above idle", f"{energy.net_j:,.1f} J ± {energy.net_uncertainty_j or 0.0:,.1f} J; not avoidable energy"
+        uncertainty = f"standard uncertainty {_joules(energy.net_uncertainty_j)}"
+        yield "above idle", f"{energy.net_j:,.1f} J, {uncertainty}; not avoidable energy"
     if energy.windows and energy.windows.relative_spread is not None:
         values = energy.windows.energy_per_output_token_j.items()
         by_window = ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
@@ -244,6 +245,11 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         interval = f", 95 % {spread.ci95:.4g}" if spread.ci95 else f"; {spread.reason}"
         behind = f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}"
         yield "restarts", f"{behind}{interval}{boards_text(result)}"
+
+
+def _around(joules: float, half_j: float | None) -> str:
+    """Return "28,152.0 J [28,147.1, 28,156.9]": joules and the interval around them."""
+    return f"{joules:,.1f} J {statistics.Interval(joules - (half_j or 0.0), joules + (half_j or 0.0)):,.1f}"
 
 
 def _joules(value: float | None) -> str:
