@@ -256,11 +256,13 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     text = jsonl([{"prompt": "x" * length} for length in (*range(1, 10), 9, 9, 300)])
     texts, few = (experiment(tmp_path, text, "t.jsonl", prompts=prompts) for prompts in ({}, {"count": 5}))
     least = experiment(tmp_path, text, "t.jsonl", batch_size=2, min_requests=3)
+    again = experiment(tmp_path, text, "t.jsonl", min_requests=18)
     for config, values in (
         (faster, ("2 requests", "5.2675 s", "prompt tokens 663.5 / 672 / 672")),
         (texts, ("12 requests", "; 12 prompts", "16.7%")),
-        (few, ("5 requests", "; 5 of 12 prompts", "16.7%")),
+        (few, ("5 requests", "; 5 of 12 prompts", "16.7% of them equal an earlier one")),
         (least, ("3 requests", "; 4 of 12 prompts", "16.7%")),
+        (again, ("18 requests", "each is sent 1.5 times in a pass")),
         (ids, ("at least 4 requests", "; 4 prompts", "prompt tokens 2 / 2 / 2", "75.0%")),
     ):
         assert [value for value in values if value not in PromptSet.summary(config).text] == []

@@ -61,9 +61,9 @@ class PromptSummary(NamedTuple):
         if not source.rows:
             different = {bytes(item) if isinstance(item, array) else item for item in source.items}
             share = 1 - len(different) / count
-            parts.append(f"{f'{share:.1%} of them' if share else 'none'} repeat an earlier one of the source")
+            parts.append(f"{f'{share:.1%} of them' if share else 'none'} equal an earlier one")
         if not at_least and requests > count:
-            parts.append("the source is gone through again in a pass")
+            parts.append(f"each is sent {requests / count:.3g} times in a pass")
         if source.ignored:
             parts.append(f"ignored: {', '.join(source.ignored)}")
         return cls("; ".join(parts), source.format, source.ignored)
