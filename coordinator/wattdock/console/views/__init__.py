@@ -27,7 +27,6 @@ VIEWS = {
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
     "ImageStatus": "machine.images_view",
-    "KnownHardware": "plans.known_view",
     "Row": "tables.rows_view",
     "Scaling": "comparisons.scaling_view",
     "StoredResult": "results.results_view",
