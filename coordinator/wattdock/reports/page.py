@@ -123,7 +123,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             checks=_checks(points),
             boundaries=boundaries(point.result for point in points),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
             **_drawings(points, extent),
             **_measured_with(points),
             **_methods(points),
