@@ -199,7 +199,7 @@ LOOKED_ELSEWHERE = {
     "live/server.py: a person's path": {"output_dir.exists", "output_dir.is_dir"},
     "publish/bundle.py: a person's path": {"path.exists", "path.is_dir"},
     "publish/create.py: a person's path": {
-        *("lock.is_file", "file.is_file", "out.exists", "out.absolute().parent.is_dir"),
+        *("lock.is_file", "out.exists", "out.absolute().parent.is_dir"),
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
     "publish/reproduce.py: in a verified bundle": {"packed.is_file"},

@@ -25,7 +25,6 @@ SUB_ROOMS = (
     *(
         "inputs.architecture",
         "launch.images",
-        "metering.cards",
         "study.tasks",
         "console.progress",
         "console.views",

@@ -66,9 +66,9 @@ def require_64_bits(model: T) -> T:
 
 
 class Stored(BaseModel):
-    """A part of a stored result: frozen, without unknown keys; a field with an alias may be given by its name."""
+    """A part of a stored result: frozen, what another version added is left out; a field may be given by its name."""
 
     # Where a field may hold anything, infinity would become null without `strings`.
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, populate_by_name=True, ser_json_inf_nan="strings")
 
     _require_64_bits = model_validator(mode="after")(require_64_bits)

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from make.rows import restarts_budget
 from scipy.special import stdtrit
 from scipy.stats import ttest_1samp
 from seams.analysis import (
     CONFIDENCE,
+    SPEED,
     T_FACTORS,
     Figure,
     Interval,
     PassEnergy,
     Restarts,
+    by_restart,
     difference,
     paired_difference,
 )
-from seams.analysis import statistics_statistics as statistics
 from seams.reports import plus_minus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROUNDS = Path(__file__).parents[1] / "data/h200-rounds.json"
 RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]
@@ -49,23 +49,25 @@ def energy_pass(restart: int, index: int, joules: float, tokens: int = 100, dura
     )
 
 
+def speeds(passes: Sequence[PassEnergy]) -> Restarts:
+    """Return the tokens per second of each restart."""
+    return Restarts.of_groups(by_restart(passes), SPEED)
+
+
 def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() -> None:
     """1.0, 1.1 and 1.2 tokens/s: log 1.1 ± 4.303 × 0.1 ÷ √3 ÷ 1.1, however many passes each restart had."""
     passes = [energy_pass(restart, index, 1, 20 + 2 * restart) for restart in range(3) for index in range(4)]
-    seen = statistics(passes)
-    assert seen is not None
+    seen = speeds(passes)
     half = 4.302653 * 0.1 / 3**0.5 / 1.1
-    assert list(seen.ci95 or ()) == pytest.approx([1.1 * exp(-half), 1.1 * exp(half)])
-    assert seen.ci95_relative == pytest.approx(exp(half) - 1)
-    assert seen.covers
+    assert list(seen.interval or ()) == pytest.approx([1.1 * exp(-half), 1.1 * exp(half)])
 
 
 def test_an_interval_of_what_cannot_be_negative_ends_above_zero() -> None:
-    """0.5, 1.0 and 1.5 tokens/s: Student's t would go from −0.24; the width that is said is that above the figure."""
-    seen = statistics([energy_pass(restart, 0, 1, tokens) for restart, tokens in enumerate((10, 20, 30))])
-    assert seen is not None
-    assert list(seen.ci95 or ()) == pytest.approx([0.2888, 3.463], abs=1e-3)
-    assert seen.ci95_relative == pytest.approx(2.463, abs=1e-3)
+    """0.5, 1.0 and 1.5 tokens/s: Student's t would go from −0.24."""
+    seen = Restarts.of_groups(
+        by_restart([energy_pass(restart, 0, 1, tokens) for restart, tokens in enumerate((10, 20, 30))]), SPEED
+    )
+    assert list(seen.interval or ()) == pytest.approx([0.2888, 3.463], abs=1e-3)
 
 
 def test_only_an_interval_whose_sides_look_alike_is_shown_as_plus_or_minus() -> None:
@@ -81,39 +83,24 @@ def test_only_an_interval_whose_sides_look_alike_is_shown_as_plus_or_minus() -> 
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
-def test_too_few_restarts_have_no_interval_and_say_what_would_give_one(restarts: int) -> None:
+def test_too_few_restarts_have_no_interval(restarts: int) -> None:
     """Passes of one runner share all that a restart changes, and two restarts leave all open."""
-    seen = statistics([energy_pass(restart, index, 100 + index) for restart in range(restarts) for index in range(2)])
-    assert seen is not None
-    assert (seen.ci95, seen.covers) == (None, None)
-    assert "repeats.restarts" in (seen.reason or "")
+    seen = Restarts.of_groups(
+        by_restart([energy_pass(restart, index, 100 + index) for restart in range(restarts) for index in range(2)]),
+        SPEED,
+    )
+    assert seen.interval is None
 
 
 def test_the_interval_is_that_of_the_figure_which_is_a_sum_by_a_sum() -> None:
     """Restarts of 100, 200 and 300 s at 1.0, 1.1 and 1.3 tokens/s: 710 tokens by 600 s, by Cochran's formula."""
     made = [energy_pass(at, 0, 1, *part) for at, part in enumerate(((100, 100), (220, 200), (390, 300)))]
-    seen = statistics(made)
-    assert seen is not None
+    seen = speeds(made)
     assert seen.value == pytest.approx(710 / 600)
     off = np.array([100, 220, 390]) - 710 / 600 * np.array([100, 200, 300])
     error = (np.sum(off**2) / 2 / 3) ** 0.5 / 200
     half = 4.302653 * error / (710 / 600)
-    assert list(seen.ci95 or ()) == pytest.approx([710 / 600 * exp(-half), 710 / 600 * exp(half)])
-
-
-@pytest.mark.parametrize("restarts", [[1.0, 1.1, 1.3], [1.0, 1.1]])
-def test_joules_have_the_figures_and_the_interval_of_their_budget(restarts: list[float]) -> None:
-    """Which are corrected, and not those of the passes; with too few restarts they have the reason."""
-    budget = restarts_budget(restarts)
-    seen = statistics([energy_pass(at, 0, 500) for at in range(3)], (budget.figure, budget.per_restart))
-    assert seen is not None
-    assert (seen.quantity, seen.value) == ("energy_per_output_token_j", budget.energy_per_output_token_j)
-    assert (seen.per_restart, seen.ci95) == (restarts, budget.interval)
-    if budget.interval:
-        longer = budget.interval.high / budget.energy_per_output_token_j - 1
-        assert seen.ci95_relative == pytest.approx(longer)
-    else:
-        assert "2 restarts: too few" in (seen.reason or "")
+    assert list(seen.interval or ()) == pytest.approx([710 / 600 * exp(-half), 710 / 600 * exp(half)])
 
 
 def test_the_relative_error_is_that_of_the_logarithm_from_two_restarts_on() -> None:
@@ -178,7 +165,7 @@ def test_random_splits_of_the_same_values_differ_at_the_nominal_rate(name: str) 
     found = 0
     for _ in range(TRIALS):
         drawn = generator.permutation(rounds)[:10]
-        found += difference(*(Restarts.of_values(side.tolist()) for side in (drawn[:5], drawn[5:]))).differs
+        found += difference(*(Restarts.of_values(side.tolist()) for side in (drawn[:5], drawn[5:]))).p_value < 0.05
     # Three standard errors of a rate of 5 % are 1 %; Welch's test is known to be a little careful with so few.
     assert 0.025 <= found / TRIALS <= 0.06
 
@@ -211,7 +198,7 @@ def test_pairs_are_tested_by_student_s_t_on_the_differences_of_logarithms() -> N
 def test_runs_that_do_differ_are_told_apart() -> None:
     """TP=2 against PP=2 at batch 8: 15 % more energy per token, seen from five rounds of each."""
     found = difference(*(Restarts.of_values(RECORDED[name][:5]) for name in ("TP=2 batch 8", "PP=2 batch 8")))
-    assert found.differs
+    assert found.p_value < 0.05
     assert found.p_value < 1e-4
     assert 0.13 < found.interval.low < found.relative < found.interval.high < 0.17
 
@@ -228,7 +215,7 @@ def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: 
     rounds = RECORDED[name]
     half = len(rounds) // 2
     found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
-    assert not found.differs
+    assert found.p_value > 0.05
     assert found.interval.low < 0 < found.interval.high
 
 
@@ -237,4 +224,4 @@ def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
     rounds = RECORDED["TP=2 batch 8"]
     drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
     halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
-    assert difference(*map(Restarts.of_values, halves)).differs
+    assert difference(*map(Restarts.of_values, halves)).p_value < 0.05

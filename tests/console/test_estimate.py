@@ -34,9 +34,6 @@ def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Cal
     """The first line says so."""
     said = called("estimate", "gpt-sw3-40b", "--gpu-model", "H200").stdout
     assert said.startswith("not verified: not all figures of gpt-sw3-40b were found in a source")
-    known = called("estimate").stdout
-    assert "power limit" in known
-    assert " vendor" in known
     assert "not verified" not in called("estimate", "falcon-180b", "--gpu-model", "H200").stdout
 
 

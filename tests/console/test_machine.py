@@ -171,17 +171,6 @@ def test_the_doctor_asks_the_backend_in_its_own_environment(on: Called) -> None:
     assert (status, "torch" in figure) == ("fail", True)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("fake", "--gpus", "7"), "there is no GPU 7; GPUs here: 0 ("), (("vllm",), "makes no load pulses")],
-)
-def test_an_energy_counter_that_cannot_be_looked_at_is_refused(on: Called, words: tuple[str, ...], said: str) -> None:
-    """In one line, before anything is made."""
-    done = on((FakeGpu(uuid=FIRST),), "doctor", "--calibrate", "--runner-python", sys.executable, "--backend", *words)
-    assert (done.returncode, said in done.stderr) == (3, True), done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_busy_gpu_is_refused_before_anything_starts(on: Called, tmp_path: Path) -> None:
     """With the process and its owner; `plan` says the same."""
     for verb in ("run", "plan"):

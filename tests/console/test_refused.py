@@ -303,7 +303,6 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("plan --dtype bf16", "--dtype", "'bf16'", "'bfloat16'"),
         ("run --bach-size 3", "--bach-size", "did you mean '--batch-size'?"),
         ("run --batch-size x", "--batch-size", "'x'", "see `"),
-        ("doctor --pulses 3", "--pulses", "30", "not 3"),
         ("run --output-dir=", "--output-dir"),
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
 from command import SMALL, on_gpus
 from fake_nvml import FakeGpu, constant
-from unprivileged import give_to_user
 
 if TYPE_CHECKING:
     from command import Command
@@ -62,23 +59,3 @@ def test_zeus_fills_the_timeline_and_checks_each_pass_with_a_window_of_its_own(w
     # A pass this short has no mean power to hold the counter against.
     [agree] = [check for check in result["audit"]["checks"] if check["name"] == "two readings"]
     assert (agree["status"], "zeus differs by " in agree["figure"].lower()) == ("unknown", True), agree
-
-
-def test_a_meter_card_is_kept_and_results_use_what_it_found(wattdock: Command) -> None:
-    """Nothing loads this GPU, so the card knows no lag; the next result takes a sound card's lag."""
-    env = on_gpus(wattdock, FakeGpu(uuid=BUSY, profile=(constant(300),)))
-    doctor = ("doctor", "--calibrate", "--backend", "fake", "--runner-python", sys.executable)
-    done = wattdock(*doctor, "--pulses", "30", "--json", env=env)
-    assert done.returncode == 0, done.stderr
-    card = json.loads(done.stdout)
-    assert (card["gpu_uuid"], card["pulses"], card["lag_s"]) == (BUSY, 30, None)
-    kept = wattdock.home / "wattdock" / "meter-cards" / f"{BUSY}.json"
-    assert json.loads(kept.read_text()) == card
-    found = {"lag_s": 0.021, "lag_std_s": 0.002, "pulses": 100, "smoothing_periods": 0.0, "additivity": 0.0}
-    kept.write_text(json.dumps({**card, **found}))
-    give_to_user(kept)
-    result = wattdock.measured(*SMALL, "--set", "warmup.passes=0", env=env)
-    assert result["energy"]["reason"] is None
-    meter = result["gpus"][BUSY]
-    assert (meter["counter_lag_s"], meter["counter_lag_std_s"]) == (0.021, 0.002)
-    assert meter["card"] == card["measured_utc"]

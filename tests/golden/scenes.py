@@ -1,7 +1,7 @@
 """Made-up experiments that hold every kind of reading, for pinning what they merge to to the last digits.
 
-What the meter reads is drawn, with a fixed seed: one GPU whose driver keeps 20 ms samples and whose counter has a card,
-one with a counter and polled power only, one that is not used.
+What the meter reads is drawn, with a fixed seed: one GPU whose driver keeps 20 ms samples, one with a counter and
+polled power only, one that is not used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from make.machine import VirtualMachine, experiment, study
 from make.records import measured, request, sampled_power, stepped_power
 from seams.execution import environment
 from seams.inputs import shape_config
-from seams.metering import HBM_POWER, HostTimeline, LagModel, ProcessSample, Series, Ticks, Window
+from seams.metering import HBM_POWER, HostTimeline, ProcessSample, Series, Ticks, Window
 from seams.records import DeclaredWork, ReplicaPass, Steps, TokenSeries
 
 from wattdock.clock import NS_PER_S, ClockCheck
@@ -119,7 +119,7 @@ def timeline(seed: int) -> Timeline:
         0,
         round(END_S * NS_PER_S),
         {
-            SAMPLED: replace(sampled, lag=LagModel(0.011, 0.002), card="2026-01-01T00:00:00+00:00"),
+            SAMPLED: sampled,
             COUNTED: counted,
             UNUSED: replace(unused, processes=()),
         },

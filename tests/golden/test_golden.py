@@ -54,7 +54,7 @@ def test_what_is_changed_missing_or_new_is_told() -> None:
     result = recorded(name)
     result["performance"]["duration_s"] *= 1 + 1e-11
     result["procedure"]["runners_per_restart"] = 2
-    result["statistics"]["more"] = result["energy"].pop("total_j")
+    result["procedure"]["more"] = result["energy"].pop("total_j")
     paths = [line.partition(":")[0] for line in differences(name, result)]
-    assert paths == ["energy.total_j", "performance.duration_s", "procedure.runners_per_restart", "statistics.more"]
+    assert paths == ["energy.total_j", "performance.duration_s", "procedure.more", "procedure.runners_per_restart"]
     assert flatten({"a": [{"b": json.loads("1.0")}], "c": []}) == {"a.0.b": 1.0, "c": []}

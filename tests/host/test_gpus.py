@@ -41,10 +41,8 @@ def test_every_gpu_is_listed_in_nvml_order_with_its_own_figures(library: Path) -
     assert (h200.index, h200.uuid, h200.name) == (0, FIRST, "NVIDIA H200")
     assert (h200.vram_total_bytes, h200.ecc, h200.mig, h200.persistence) == (150_754_820_096, True, False, True)
     assert (h200.driver_version, h200.cuda_driver_version) == ("580.159.03", "13.0")
-    assert h200.pci_bus_id == "00000000:10:00.0"
     assert (l4.index, l4.name, l4.vram_used_bytes, l4.ecc) == (1, "NVIDIA L4", 5, False)
-    assert (l4.power_limit_w, l4.power_limit_default_w, l4.compute_capability) == (60.0, 72.0, "8.9")
-    assert (l4.sm_clock_max_mhz, l4.memory_clock_max_mhz) == (2040, 3201)
+    assert (l4.power_limit_w, l4.power_limit_default_w) == (60.0, 72.0)
 
 
 def test_what_the_driver_keeps_for_itself_is_not_in_use(library: Path) -> None:
@@ -141,7 +139,6 @@ def test_behind_a_switch_a_pair_has_all_the_links_that_both_have(library: Path) 
     """No link of a GPU ends at another one there."""
     found = seen(library, FakeGpu(uuid=FIRST, nvlink_peers=(-1,) * 18), FakeGpu(uuid=SECOND, nvlink_peers=(-1,) * 18))
     assert labels(found) == ["NV18"]
-    assert found.links[0].peer_access is True
 
 
 @pytest.mark.parametrize(
@@ -164,16 +161,16 @@ def test_what_a_gpu_does_not_support_is_none_not_zero(library: Path) -> None:
     silent = "ecc mig power_limit memory clocks topology p2p nvlink pcie affinity"
     found = seen(library, FakeGpu(uuid=FIRST, unsupported=silent), FakeGpu(uuid=SECOND, unsupported=silent))
     gpu = found.gpus[0]
-    assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes, gpu.sm_clock_max_mhz) == (None,) * 5
+    assert (gpu.ecc, gpu.mig, gpu.power_limit_w, gpu.vram_total_bytes) == (None,) * 4
     assert labels(found) == ["?"]
     assert found.warnings(found.gpus) == ()
-    assert (gpu.pcie_width, found.links[0].peer_access) == (None, None)
+    assert gpu.pcie_width is None
 
 
 def test_where_a_gpu_sits_is_read(library: Path) -> None:
     """PCIe as it is and as it could be."""
     (gpu,) = seen(library, FakeGpu(pcie_generation=1, pcie_width=8)).gpus
-    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (1, 5, 8, 16)
+    assert (gpu.pcie_generation, gpu.pcie_width) == (1, 8)
     assert gpu.nvlinks == 0
 
 

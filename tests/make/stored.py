@@ -46,8 +46,8 @@ def rows(results: Path) -> list[StoredResult]:
 
 
 def bundled(results: Path, out: Path, **options: Any) -> CreatedBundle:
-    """Bundle `results`, with nothing else of a home than what lies beside `out`."""
-    return create_bundle(rows(results), out, home=out.parent, **options)
+    """Bundle `results`."""
+    return create_bundle(rows(results), out, **options)
 
 
 def sealed(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -32,7 +31,7 @@ def only(timeline: Timeline) -> GpuTimeline:
 
 
 def energy_of(gpu: GpuTimeline, start_s: float, end_s: float) -> tuple[float | None, float | None, str | None]:
-    got = EnergyCurve(replace(gpu, lag=NO_LAG)).between(ORIGIN_NS + int(start_s * S), ORIGIN_NS + int(end_s * S))
+    got = EnergyCurve(gpu, NO_LAG).between(ORIGIN_NS + int(start_s * S), ORIGIN_NS + int(end_s * S))
     return got.energy_j, got.timing_j, got.reason
 
 

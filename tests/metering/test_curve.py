@@ -25,7 +25,7 @@ def timeline(intervals: list[tuple[int, int]], *, base_ns: int = BASE_NS, first_
 
 
 def joules(gpu: GpuTimeline, start_ns: int, end_ns: int) -> float:
-    got = EnergyCurve(replace(gpu, lag=NO_LAG)).between(start_ns, end_ns)
+    got = EnergyCurve(gpu, NO_LAG).between(start_ns, end_ns)
     assert got.energy_j is not None, got.reason
     return got.energy_j
 
@@ -39,7 +39,7 @@ def why_none(gpu: GpuTimeline, start_ns: int, end_ns: int) -> str:
 
 
 def timing_j(gpu: GpuTimeline, start_ms: int, end_ms: int, lag: LagModel = NO_LAG) -> float:
-    timing = EnergyCurve(replace(gpu, lag=lag)).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS).timing_j
+    timing = EnergyCurve(gpu, lag).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS).timing_j
     assert timing is not None
     return timing
 
@@ -139,7 +139,7 @@ def test_a_step_inside_an_interval_is_put_where_its_neighbours_say() -> None:
     steps = [(100, 10_000)] * 6 + [(100, 30_000)] + [(100, 50_000)] * 6
     gpu = timeline(steps)
     middle_ns = BASE_NS + 650 * MS
-    got = EnergyCurve(replace(gpu, lag=NO_LAG)).between(BASE_NS + 400 * MS, middle_ns)
+    got = EnergyCurve(gpu, NO_LAG).between(BASE_NS + 400 * MS, middle_ns)
     assert got.energy_j is not None
     assert got.timing_j is not None
     assert abs(got.energy_j - 25.0) < min(1.0, 2 * got.timing_j)
@@ -179,7 +179,7 @@ def test_a_pause_between_reads_inside_a_span_costs_no_joule() -> None:
     """A stalled host: the counter went on, and both ends are where it was read; 2,000 J in 4 s at 500 W."""
     long = [(100, 50_000)] * 12 + [(4000, 2_000_000)] + [(100, 50_000)] * 12
     gpu = unread(timeline(long), 13)
-    whole = EnergyCurve(replace(gpu, lag=NO_LAG)).between(BASE_NS + 500 * MS, BASE_NS + 5900 * MS)
+    whole = EnergyCurve(gpu, NO_LAG).between(BASE_NS + 500 * MS, BASE_NS + 5900 * MS)
     assert whole.energy_j == pytest.approx(2_700, abs=1)
     assert whole.timing_j == pytest.approx(0, abs=1)
     assert EnergyCurve(gpu).between(BASE_NS + 950 * MS, BASE_NS + 5450 * MS).energy_j == pytest.approx(2_250, abs=1)
@@ -305,10 +305,10 @@ def test_power_that_was_not_sampled_for_a_second_is_still_a_line(gap_ms: int, *,
 def test_a_counter_may_be_seen_to_stand_still_for_less_than_a_second(gap_ms: int, *, known: bool) -> None:
     """Longer, and joules may be lost and not only late; where changes are far apart anyway, ten times their period."""
     gpu = timeline([(100, 50_000)] * 12 + [(gap_ms, gap_ms * 500)] + [(100, 50_000)] * 12)
-    got = EnergyCurve(replace(gpu, lag=NO_LAG)).between(BASE_NS + 700 * MS, BASE_NS + 2800 * MS)
+    got = EnergyCurve(gpu, NO_LAG).between(BASE_NS + 700 * MS, BASE_NS + 2800 * MS)
     assert (got.energy_j is not None) == known
     slow = timeline([(500, 250_000)] * 12 + [(4 * gap_ms, gap_ms * 2_000)] + [(500, 250_000)] * 12)
-    whole = EnergyCurve(replace(slow, lag=NO_LAG)).between(BASE_NS + 2000 * MS, BASE_NS + 14_000 * MS)
+    whole = EnergyCurve(slow, NO_LAG).between(BASE_NS + 2000 * MS, BASE_NS + 14_000 * MS)
     assert whole.energy_j is not None
 
 

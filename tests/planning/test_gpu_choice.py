@@ -54,7 +54,6 @@ def links(**labels: int | str) -> tuple[Link, ...]:
             b=gpu(int(pair[2])).uuid,
             nvlinks=label if isinstance(label, int) else 0,
             path=None if isinstance(label, int) else label,
-            peer_access=True,
         )
         for pair, label in labels.items()
     )

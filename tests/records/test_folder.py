@@ -16,7 +16,7 @@ from golden.replay import HERE, load_inputs, restarts_of
 from make.records import constant_power, measured, request, timeline
 from make.rows import document
 from refused import raises
-from seams.metering import HostTimeline, LagModel, ProcessSample, Series
+from seams.metering import HostTimeline, ProcessSample, Series
 from seams.records import LATER_KEYS, NEWER, RECORD, REQUESTS, STEPS, TIMELINE, DeclaredWork, Steps
 
 from wattdock.clock import ClockCheck
@@ -43,8 +43,6 @@ def full() -> RestartRecord:
         processes=(ProcessSample(5, (GpuProcess(1, "compute", None), GpuProcess(2, "mps", 7))),),
         events=(MeterEvent(9, "gap", 10, {"interval_s": 0.3}, "counter", "its words"),),
         busy_fraction=0.25,
-        lag=LagModel(0.021, 0.002),
-        card="2026-01-01T00:00:00+00:00",
         boundary="module",
     )
     seen = request(0, 1, 1.5, 2, 3)

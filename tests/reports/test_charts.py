@@ -129,8 +129,7 @@ def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
 
 def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     """Also where only some have several restarts, whose strokes are a layer of their own."""
-    single = {"statistics.per_restart": [1.0]}
-    rows = [row("first", single), row("second"), row("third", single)]
+    rows = [row("first", restarts=[1.0]), row("second"), row("third", restarts=[1.0])]
     draw("intervals", rows, tmp_path / "drawn.svg")
     found = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(first|second|third)<", (tmp_path / "drawn.svg").read_text())
     downwards = sorted(found, key=lambda label: float(label[0]))

@@ -25,7 +25,7 @@ def test_the_csv_holds_the_figures_with_their_units(called: Called, gpu_study: P
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
     finished = [result for result in map(load_result, gpu_study.glob("2*")) if result.status == "ok"]
-    stored = {result.config.name: result.statistics.value for result in finished if result.statistics}
+    stored = {result.config.name: figure.value for result in finished if (figure := result.energy_figure)}
     assert len(rows) == 5
     for line in rows:
         assert (line["publishable"], bool(line["reason"])) == ("False", True)

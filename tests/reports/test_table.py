@@ -86,20 +86,17 @@ def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
 
 def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     """Too few are shown as they are; a check's bare name reads as a success."""
-    spread = {
-        "quantity": "output_tokens_per_s",
-        "value": 25.08,
-        "per_restart": [6.6, 43.5],
-        "reason": "too few",
-    }
-    three = {"per_restart": [6.6, 43.5, 25.0], "ci95": {"low": 0.0, "high": 71.4}, "ci95_relative": 1.8}
-    changes = {"statistics": spread, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
-    changes |= {"budget": None}
+    energy = row("a").result.energy
+    assert energy
+    one = energy.passes[0].model_dump(mode="json", by_alias=True) | {"steady": None, "duration_s": 10.0}
+    passes = [one | {"restart": at, "output_tokens": tokens} for at, tokens in enumerate((66, 435, 250))]
+    changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
+    changes["energy.passes"] = passes[:2]
     rows = terminal_rows(row("a", changes))
-    assert rows["restarts"] == "6.6 and 43.5 output tokens/s; too few, 1 board"
+    assert rows["restarts"] == "6.6 and 43.5 output tokens/s; 2 are too few for an interval, 3 are the least, 1 board"
     assert rows["publishable"] == "no: energy, b"
-    interval = terminal_rows(row("a", {**changes, "statistics": spread | three}))["restarts"]
-    assert interval == "6.6 and 43.5 and 25 output tokens/s, 95 % [0, 71.4], 1 board"
+    interval = terminal_rows(row("a", {**changes, "energy.passes": passes}))["restarts"]
+    assert interval.startswith("6.6 and 43.5 and 25 output tokens/s, 95 % [")
 
 
 def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain() -> None:

@@ -47,11 +47,11 @@ from wattdock.analysis.statistics import (
     Figure,
     Interval,
     Restarts,
+    by_restart,
     difference,
     holm,
     paired_difference,
 )
-from wattdock.analysis.statistics import statistics as statistics_statistics
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, WindowFigure, is_long_enough, phases, rounds_of, windows
@@ -105,6 +105,7 @@ __all__ = [
     "WindowFigure",
     "Work",
     "budget",
+    "by_restart",
     "combined_timing_j",
     "compute",
     "costs",
@@ -133,7 +134,6 @@ __all__ = [
     "required_conditions",
     "rounds_of",
     "serving",
-    "statistics_statistics",
     "token_costs",
     "token_disagreements",
     "tpot_s",

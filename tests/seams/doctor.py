@@ -1,7 +1,6 @@
 """What tests reach behind the door of `doctor`: a name that moves is changed here only."""
 
 from wattdock.doctor import machine
-from wattdock.doctor.calibration import Pulse, apparent_lag_s, card_of_pulses, recorded_card
 from wattdock.doctor.gpus import DRIVER, EACH_GPU, ExaminedGpu, energy_counter
 from wattdock.doctor.machine import MACHINE, ExaminedMachine, containers, cpu_load, governor, lease_folder
 
@@ -11,14 +10,10 @@ __all__ = [
     "MACHINE",
     "ExaminedGpu",
     "ExaminedMachine",
-    "Pulse",
-    "apparent_lag_s",
-    "card_of_pulses",
     "containers",
     "cpu_load",
     "energy_counter",
     "governor",
     "lease_folder",
     "machine",
-    "recorded_card",
 ]

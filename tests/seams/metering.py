@@ -1,7 +1,6 @@
 """What tests reach behind the door of `metering`: a name that moves is changed here only."""
 
 from wattdock.metering import meter, zeus
-from wattdock.metering.cards import MIN_PULSES, read_cards, with_card
 from wattdock.metering.choice import WITHOUT_GPU, source_class
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S
@@ -30,7 +29,6 @@ __all__ = [
     "COUNTER_LAG",
     "ENERGY_COUNTER",
     "HBM_POWER",
-    "MIN_PULSES",
     "PEEK_PATIENCE_NS",
     "PEEK_POLL_S",
     "POWER_SAMPLES",
@@ -60,11 +58,9 @@ __all__ = [
     "find_domains",
     "meter",
     "nvml_reader",
-    "read_cards",
     "resolution_mj",
     "source_class",
     "tick_instants",
     "timeline_events",
-    "with_card",
     "zeus",
 ]

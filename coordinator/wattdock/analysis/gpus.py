@@ -53,8 +53,6 @@ class GpuResult(Stored):
         counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
-        counter_lag_s, counter_lag_std_s: How far the counter was taken to trail; measured on this GPU where `card` says
-            when, else assumed.
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
             (the software power cap), thermal, board_limit, reliability. Sampled bits would miss short ones.
         worst_pass_throttled_share: The same of the pass in which it is largest, each reason for itself.
@@ -84,9 +82,6 @@ class GpuResult(Stored):
     counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
     events: list[MeterEvent] = Field(default_factory=list)
-    counter_lag_s: float | None = None
-    counter_lag_std_s: float | None = None
-    card: str | None = None
     throttled_share: dict[str, float] | None = None
     worst_pass_throttled_share: dict[str, float] | None = None
     mean_sm_clock_mhz: float | None = None
@@ -155,7 +150,6 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     if not timelines:
         return {}
     last = timelines[-1]
-    lag = last.lag or (EnergyCurve.COUNTER_LAG if last.energy_source == "counter" else None)
     periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
@@ -164,9 +158,6 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
         "events": [event for gpu in timelines for event in gpu.events],
-        "counter_lag_s": lag.mean_s if lag else None,
-        "counter_lag_std_s": lag.std_s if lag else None,
-        "card": last.card,
     }
 
 

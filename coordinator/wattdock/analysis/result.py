@@ -22,7 +22,7 @@ from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
-from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, Statistics, by_restart, statistics
+from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, by_restart
 from wattdock.analysis.verdict import Audit
 from wattdock.config import ExperimentConfig
 from wattdock.metering import Span
@@ -119,7 +119,6 @@ class ExperimentResult(Stored):
     goodput: Goodput | None = None
     compute: Compute | None = None
     budget: Budget | None = None
-    statistics: Statistics | None = None
     gpus: dict[str, GpuResult] = Field(default_factory=dict)
     multi_gpu: MultiGPUMetrics | None = None
     data_parallel: DataParallel | None = None
@@ -212,7 +211,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     """
     environment = combined_environment(restarts)
     measured = Measured.of(config, restarts, environment)
-    passes, energy, spans = measured.pass_records, measured_energy(measured), []
+    energy, spans = measured_energy(measured), []
     headline = energy.windows.of_headline() if energy.windows else []
     for restart in measured.restarts:
         of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
@@ -228,7 +227,6 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
     speed = performance(measured, energy.windows)
     found = measured_budget(measured, energy.windows) if energy.windows else None
-    budgeted = (found.figure, found.per_restart) if found else None
     return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
@@ -239,7 +237,6 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         goodput=goodput(measured, energy.windows),
         compute=compute(measured, environment, energy),
         budget=found,
-        statistics=statistics(energy.passes, budgeted, drawn=passes[0].declared.drawn if passes else ()),
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),

@@ -7,11 +7,9 @@ from functools import cache, reduce
 from math import exp, inf, log, sqrt
 from operator import add, mul
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattdock.config import RepeatsSpec
-from wattdock.text import pluralize
-from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,10 +32,6 @@ BETWEEN_SESSIONS = 0.003
 T_FACTORS = (
     *(12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934, 2.5705818356363146),
     *(2.4469118511449786, 2.364624251592784, 2.306004135204166, 2.262157162798205),
-)
-COVERS = (
-    "repetitions of this experiment on these GPUs, this machine and this day, {prompts}; not other GPUs of the model, "
-    "nor the sensors' gain"
 )
 
 
@@ -63,29 +57,6 @@ class Figure:
 
     value: float
     interval: Interval | None = None
-
-
-class Statistics(Stored):
-    """Spread of joules per output token, or of tokens per second where there is no energy.
-
-    Attributes:
-        quantity: The figure described.
-        value: The result's figure, whose interval `ci95` is: of joules the budget's, which is corrected; of tokens per
-            second the sum over all passes ÷ the sum of their seconds.
-        per_restart: The same of each restart.
-        ci95: Of joules the budget's; of tokens per second from how restarts differ, R−1 degrees of freedom. Null with
-            the reason.
-        ci95_relative: (Upper end − figure) ÷ figure, the longer side of an interval on the logarithm.
-        covers: What the interval holds for.
-    """
-
-    quantity: Literal["energy_per_output_token_j", "output_tokens_per_s"]
-    value: float
-    per_restart: list[float]
-    ci95: Interval | None = None
-    ci95_relative: float | None = None
-    covers: str | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -204,11 +175,6 @@ class Difference:
     log_error: float
     freedom: float
 
-    @property
-    def differs(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.interval.low > 0 or self.interval.high < 0
-
     def p_not_above(self, relative: float) -> float:
         """Return the chance of an estimate this high or higher if the true difference were `relative`; one-sided."""
         return _p_up_to(log(1 + relative) - self.log_ratio, self.log_error, self.freedom)
@@ -276,35 +242,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, p_values[at] * (len(p_values) - rank)))
         adjusted[at] = highest
     return adjusted
-
-
-def statistics(
-    passes: Sequence[PassEnergy], budgeted: tuple[Figure, list[float]] | None = None, *, drawn: Sequence[str] = ()
-) -> Statistics | None:
-    """Return the spread of joules per output token; of tokens per second without a budget.
-
-    Args:
-        budgeted: Joules per output token by the budget: the figure, and each restart's.
-        drawn: What each restart drew for itself.
-    """
-    if not passes:
-        return None
-    speeds = Restarts.of_groups(by_restart(passes), SPEED)
-    figure, per_restart = budgeted or (speeds.figure(), speeds.values)
-    value, interval = figure.value, figure.interval
-    few = pluralize(len(per_restart), "restart")
-    too_few = f"{few}: too few for an interval, {LEAST_RESTARTS} are the least; set repeats.restarts"
-    same = "the same prompts" if "token ids" not in drawn else "all else the same"
-    anew = f"{', '.join(drawn)} drawn anew and " if drawn else ""
-    return Statistics(
-        quantity=ENERGY if budgeted else SPEED,
-        value=value,
-        per_restart=per_restart,
-        ci95=interval,
-        ci95_relative=interval.high / value - 1 if interval and value else None,
-        covers=COVERS.format(prompts=f"with {anew}{same} in each restart") if interval else None,
-        reason=None if interval else too_few,
-    )
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:

@@ -53,11 +53,10 @@ def create(
     With settings, images' digests, environment and checksums, so that others can check the results and run them again.
     """
     from wattdock.console.views import show
-    from wattdock.host import folders
     from wattdock.publish import create_bundle
 
     with open_results(named, output_dir) as results:
-        created = create_bundle(results, output, home=folders.wattdock_home(), logs=logs, prompts=prompts)
+        created = create_bundle(results, output, logs=logs, prompts=prompts)
     show(created, as_json=as_json)
 
 

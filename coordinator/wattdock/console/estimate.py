@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Model = Annotated[
-    str | None,
+    str,
     typer.Argument(metavar="MODEL", help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME."),
 ]
 Gpus = Annotated[
@@ -34,7 +34,7 @@ Backend = Annotated[str, typer.Option("--backend", help="Backend whose memory us
 
 
 def estimate(
-    model: Model = None,
+    model: Model,
     gpu: Gpus = None,
     tp: Tensor = None,
     pp: Pipeline = None,
@@ -46,19 +46,15 @@ def estimate(
 ) -> None:
     """Estimate the GPU memory that a model needs.
 
-    Says the fewest GPUs that hold it. Without a model, lists the known models and GPUs.
+    Says the fewest GPUs that hold it.
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
     from wattdock.config import ExperimentConfig, Split
     from wattdock.console.views import show
-    from wattdock.console.views.plans import KnownHardware
     from wattdock.host import folders
     from wattdock.inputs import Estimate
     from wattdock.launch import find_runner
 
-    if model is None:
-        show(KnownHardware(), as_json=as_json)
-        return
     find_runner(backend)
     if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
         raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")

@@ -12,12 +12,6 @@ from wattdock.errors import ExitCode, WattdockError
 from wattdock.output import say
 from wattdock.text import pluralize
 
-Calibrate = Annotated[bool, typer.Option("--calibrate", help="Calibrate the energy counters with load pulses.")]
-Pulses = Annotated[
-    int,
-    typer.Option(min=30, help="Load pulses per GPU; 100 take 130 s, and results need a calibration of at least 100."),
-]
-
 
 def gpus(as_json: Json = False) -> None:
     """Show this machine's GPUs, their links, processes and leases.
@@ -37,8 +31,6 @@ def gpus(as_json: Json = False) -> None:
 def doctor(
     flags: SettingFlags,
     file: File = None,
-    calibrate: Calibrate = False,
-    pulses: Pulses = 100,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -50,16 +42,11 @@ def doctor(
     """
     from wattdock.console.progress import progress_for
     from wattdock.console.views import show
-    from wattdock.doctor import calibrate_meters, examine
+    from wattdock.doctor import examine
     from wattdock.host import folders
 
     config = study_of(file, flags).experiments[0]
     home, progress = folders.wattdock_home(), progress_for(quiet=quiet)
-    if calibrate:
-        for card in calibrate_meters(config, home=home, pulses=pulses, say=progress.say):
-            # A line each, as they come.
-            show(card, as_json=as_json, indent=None)
-        return
     with_engine = file is not None or flags.backend is not None
     checks = []
     for check in examine(config, output_dir=output_dir, home=home, with_engine=with_engine, say=progress.say):

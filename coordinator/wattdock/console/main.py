@@ -46,7 +46,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     },
     "Publish": {reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%")},
     "Machine": {
-        doctor: ("doctor", "doctor --calibrate"),
+        doctor: ("doctor", "doctor --backend vllm"),
         gpus: ("gpus", "gpus --json"),
         serve: ("serve", "serve --allow-run --port 8000"),
         reap: ("reap", "reap --every 60"),

@@ -122,7 +122,7 @@ class MachineAccess:
 
     Attributes:
         plan: Returns how each experiment of a study is run, see `planning.plan_study`.
-        new_meter: Takes a plan and WATTDOCK_HOME; returns a meter that has not been started.
+        new_meter: Takes a plan; returns a meter that has not been started.
         launcher: Returns a context that yields the launcher; an environment that the runner needs is made first.
         connect: Takes a launched runner, a check that is called at least twice a second while the runner is waited
             for, and the clock; returns the client.
@@ -131,7 +131,7 @@ class MachineAccess:
 
     clock: Clock = field(default_factory=HostClock)
     plan: Callable[..., list[ExecutionPlan]] = plan_study
-    new_meter: Callable[[ExecutionPlan, Path], Meter] = ExecutionPlan.new_meter
+    new_meter: Callable[[ExecutionPlan], Meter] = ExecutionPlan.new_meter
     launcher: Callable[[ExecutionPlan, Callable[[str], None]], AbstractContextManager[Launcher]] = (
         ExecutionPlan.launcher
     )

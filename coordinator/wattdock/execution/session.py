@@ -60,7 +60,7 @@ class Session:
         self._current: Recording | None = None
         self._deadline_ns = math.inf
         self._oom_kills = self._plan.launch.oom_kills()
-        self._meter = context.machine.new_meter(self._plan, context.home)
+        self._meter = context.machine.new_meter(self._plan)
         self._stack = ExitStack()
 
     @property
@@ -249,6 +249,6 @@ class Session:
             return Timeline(self._plan.meter.name, 0, 0, reason=reason, broke_off=True)
         for gpu in timeline.gpus.values():
             for event in gpu.events:
-                if event.kind in ("card_unused", "gpu_lost"):
+                if event.kind == "gpu_lost":
                     self._emit(events.Note(f"{gpu.uuid}: {event.message}"))
         return timeline

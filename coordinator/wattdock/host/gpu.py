@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import model_validator
+from pydantic import computed_field
 
 from wattdock.host.nvml import ProcessKind  # noqa: TC001 - what reads records needs it
 from wattdock.values import Stored
@@ -32,7 +31,6 @@ class Gpu(Stored):
         power_profiles_requested, power_profiles: Names of the workload power profiles that were requested, and of those
             in force, as NVML names them: "max-q"; empty where there is none, which is the default.
         power_smoothing: Whether it is on; `power_smoothing_profile` is the number of its active preset.
-        compute_capability: "9.0" for Hopper.
         cuda_driver_version: Newest CUDA that the driver supports, "13.0".
         mig_slices: UUIDs of its MIG devices.
         pcie_generation, pcie_width: Of the link as it is now; an idle GPU lowers its generation.
@@ -46,20 +44,14 @@ class Gpu(Stored):
     vram_used_bytes: int | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
-    sm_clock_max_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
     ecc: bool | None = None
     mig: bool | None = None
     persistence: bool | None = None
-    pci_bus_id: str | None = None
-    compute_capability: str | None = None
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     mig_slices: tuple[str, ...] = ()
     pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
     pcie_width: int | None = None
-    pcie_width_max: int | None = None
     nvlinks: int | None = None
     nvml_version: str | None = None
     vram_reserved_bytes: int | None = None
@@ -94,24 +86,18 @@ class Link(Stored):
         a, b: UUIDs, a before b in NVML's order.
         nvlinks: NVLinks between them, direct or through a switch.
         path: The way over PCIe: "PIX", "PXB", "PHB", "NODE" or "SYS".
-        peer_access: Each GPU may write to the other's memory.
-        label: As in `nvidia-smi topo -m`: "NV18", "PIX", …; "?" where nothing is known. Follows from the others.
     """
 
     a: str
     b: str
     nvlinks: int | None
     path: str | None
-    peer_access: bool | None
-    label: str = "?"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _labelled(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict) or "label" in fields:
-            return fields
-        nvlinks = fields.get("nvlinks")
-        return fields | {"label": f"NV{nvlinks}" if nvlinks else fields.get("path") or "?"}
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        """As in `nvidia-smi topo -m`: "NV18", "PIX", …; "?" where nothing is known."""
+        return f"NV{self.nvlinks}" if self.nvlinks else self.path or "?"
 
     @property
     def rank(self) -> int:

@@ -153,9 +153,7 @@ def _read_inventory() -> GpuInventory:
 
 def _read_gpu(index: int, gpu: nvml.Device) -> Gpu:
     memory = optional(nvml.memory, gpu)
-    capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, gpu)
     cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion)
-    pci = optional(pynvml.nvmlDeviceGetPciInfo, gpu)
     requested, in_force = optional(nvml.power_profiles, gpu) or (None, None)
     # NVML counts places of MIG devices, of which some are empty.
     places = range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
@@ -168,20 +166,14 @@ def _read_gpu(index: int, gpu: nvml.Device) -> Gpu:
         vram_used_bytes=None if memory is None else memory.used_bytes,
         power_limit_w=optional(nvml.power_limit_w, gpu),
         power_limit_default_w=optional(nvml.power_limit_default_w, gpu),
-        sm_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_SM),
-        memory_clock_max_mhz=optional(pynvml.nvmlDeviceGetMaxClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         ecc=_is_on(pynvml.nvmlDeviceGetEccMode, gpu),
         mig=_is_on(pynvml.nvmlDeviceGetMigMode, gpu),
         persistence=_is_on(pynvml.nvmlDeviceGetPersistenceMode, gpu),
-        pci_bus_id=None if pci is None else pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId,
-        compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         driver_version=optional(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         mig_slices=tuple(nvml.uuid(mig_device) for mig_device in mig_devices if mig_device is not None),
         pcie_generation=optional(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
-        pcie_generation_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu),
         pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
-        pcie_width_max=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, gpu),
         nvlinks=len(_active_links(gpu)),
         nvml_version=optional(pynvml.nvmlSystemGetNVMLVersion),
         vram_reserved_bytes=None if memory is None else memory.reserved_bytes,
@@ -221,7 +213,6 @@ def _read_activity(gpu: nvml.Device) -> GpuActivity:
 def _read_link(a: Gpu, b: Gpu, first: nvml.Device, second: nvml.Device) -> Link:
     level = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
     # Reading goes with it, and cannot be asked: pynvml's constant for it is a tuple, by a stray comma.
-    writable = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
     there = optional(pynvml.nvmlDeviceGetPciInfo, second)
     ends = [optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, first, link) for link in _active_links(first)]
     nvlinks: int | None = sum(1 for end in ends if end is not None and there is not None and end.busId == there.busId)
@@ -235,7 +226,6 @@ def _read_link(a: Gpu, b: Gpu, first: nvml.Device, second: nvml.Device) -> Link:
         b=b.uuid,
         nvlinks=nvlinks,
         path=PATHS.get(level) if level is not None else None,
-        peer_access=None if writable is None else writable == pynvml.NVML_P2P_STATUS_OK,
     )
 
 

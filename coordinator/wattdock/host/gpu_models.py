@@ -27,11 +27,9 @@ class GpuModel:
         flops_per_s: Dense 16-bit tensor arithmetic.
         memory_bytes_per_s: Reading and writing its own memory.
         source: Where the peak rates are printed.
-        read_at: Where the peak rates were read; None where they were in no source that was read. `memory_read_at` and
-            `link_read_at` say the same of their figures.
+        read_at: Where the peak rates were read; None where they were in no source that was read. `memory_read_at`
+            says the same of its memory.
         memory_mib: As the driver reports it.
-        power_limit_w: Default limit of the board.
-        link, link_bytes_per_s: To other GPUs, both directions together.
         aliases: What people call it.
     """
 
@@ -41,23 +39,13 @@ class GpuModel:
     source: str
     read_at: str | None
     memory_mib: int
-    power_limit_w: float
     memory_read_at: str | None
-    link: str
-    link_bytes_per_s: float
-    link_read_at: str | None
     aliases: tuple[str, ...] = ()
 
     @property
     def memory_bytes(self) -> int:
         """Memory as the driver reports it."""
         return self.memory_mib * MIB
-
-    @property
-    def unverified(self) -> tuple[str, ...]:
-        """Which of its figures were found in no source that was read."""
-        read = {"peak rates": self.read_at, "memory and power limit": self.memory_read_at, "link": self.link_read_at}
-        return tuple(what for what, where in read.items() if where is None)
 
 
 @cache

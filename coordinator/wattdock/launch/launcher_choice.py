@@ -6,13 +6,11 @@ Must not know: any launcher's file.
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import RunnerError
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.environment import Environment, check_python
@@ -87,35 +85,6 @@ class LauncherChoice:
         with self.opened(self, on_gpu=on_gpu, say=say) as launcher:
             yield launcher
 
-    @contextmanager
-    def program(self, path: Path, *, say: Callable[[str], None]) -> Iterator[Callable[[int, float, str], str]]:
-        """Yield a function that runs a program of the backend on one GPU, in the interpreter of its runners.
-
-        The function takes the GPU's index, a limit in seconds and an argument, and returns what the program prints.
-        It raises RunnerError where the program fails or takes longer.
-
-        Raises:
-            PreflightError, LaunchError: The environment cannot be made.
-        """
-
-        def output(gpu_index: int, limit_s: float, argument: str) -> str:
-            label, environ = f"{path.name} on GPU {gpu_index}", self._variables(gpu_index)
-            command = [str(python), str(path), argument]
-            try:
-                done = subprocess.run(
-                    command, env=environ, cwd=os.sep, capture_output=True, text=True, timeout=limit_s, check=False
-                )
-            except subprocess.TimeoutExpired as error:
-                raise RunnerError(f"{label} did not end in {limit_s:.0f} s") from error
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                raise RunnerError(f"{label}: {last}", "name an interpreter with --runner-python")
-            return done.stdout
-
-        folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        with self.interpreter(on_gpu=True, say=say) as python:
-            yield output
-
     def check(self) -> None:
         """Try the interpreter that the user named, if any: the first that is executed of what a study's file names.
 
@@ -123,10 +92,8 @@ class LauncherChoice:
             PreflightError: It cannot run a runner.
         """
         if self.python:
-            check_python(self.python, self._variables())
-
-    def _variables(self, *gpu_indices: int) -> dict[str, str]:
-        return process_variables(self.runner_dir, gpu_indices, os.environ, keep_pythonpath=True)
+            variables = process_variables(self.runner_dir, (), os.environ, keep_pythonpath=True)
+            check_python(self.python, variables)
 
     def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
         """Return a block that yields the interpreter of runners that are processes, its packages checked if locked."""

@@ -7,7 +7,6 @@ of the setting `meter`. GPUs that NVML does not list begin in `host.GpuInventory
 Must not know: runners, experiments, results.
 """
 
-from wattdock.metering.cards import MeterCard
 from wattdock.metering.choice import MeterChoice, choose_meter
 from wattdock.metering.curve import EnergyCurve, SpanEnergy
 from wattdock.metering.meter import Meter
@@ -17,7 +16,6 @@ __all__ = [
     "EnergyCurve",
     "GpuTimeline",
     "Meter",
-    "MeterCard",
     "MeterChoice",
     "MeterEvent",
     "Span",

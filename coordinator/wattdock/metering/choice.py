@@ -7,17 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, PreflightError
-from wattdock.metering.cards import read_cards
 from wattdock.metering.meter import Meter
 from wattdock.metering.rapl import POWERCAP, Domains, find_domains
 from wattdock.metering.source import Source
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
     from pathlib import Path
 
-    from wattdock.host import Gpu, GpuInventory
+    from wattdock.host import GpuInventory
 
 # Values of the setting `meter` that read no GPU; every other one is a file `metering/NAME.py` with a `SOURCE`.
 WITHOUT_GPU = ("rapl", "none")
@@ -40,26 +39,15 @@ class MeterChoice:
     no_gpu_reason: str = ""
     domains: Domains = field(default_factory=Domains)
 
-    def new_meter(
-        self,
-        home: Path | None = None,
-        gpus: Sequence[Gpu] = (),
-        *,
-        used: Collection[str] | None = None,
-        every_change: bool = False,
-    ) -> Meter:
+    def new_meter(self, used: Collection[str] | None = None) -> Meter:
         """Return a meter that has not been started.
 
         Args:
-            home: WATTDOCK_HOME, whose cards say how far counters lag; None assumes it.
-            gpus: The GPUs of this host now, which cards must fit.
             used: UUIDs of the GPUs that are measured, all by default; the others are read less often.
-            every_change: Look for every change of the counters, though the driver may keep samples of power.
         """
         is_without_gpu = self.name in WITHOUT_GPU
         source = Source(self.no_gpu_reason, self.name) if is_without_gpu else source_class(self.name)()
-        cards = read_cards(home, gpus) if home else {}
-        return Meter(source, self.domains.readable, cards=cards, used=used, every_change=every_change)
+        return Meter(source, self.domains.readable, used=used)
 
 
 def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:

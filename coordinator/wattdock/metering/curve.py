@@ -80,12 +80,12 @@ class EnergyCurve:
     POWER_LAG: ClassVar = POWER_LAG
     SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
-    def __init__(self, gpu: GpuTimeline) -> None:
+    def __init__(self, gpu: GpuTimeline, lag: LagModel = COUNTER_LAG) -> None:
         self.source = gpu.energy_source
         self._gpu = gpu
         self._curves: list[EnergyInterpolation | _PowerCurve] = []
         if gpu.energy_source == "counter":
-            self._curves.append(EnergyInterpolation(gpu, gpu.lag or COUNTER_LAG))
+            self._curves.append(EnergyInterpolation(gpu, lag))
         elif gpu.energy_source:
             self._curves += _power_curves(gpu)
 

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S, HostClock
 from wattdock.errors import MeterError
-from wattdock.metering.cards import with_card
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import ENDS_HERE, TAIL_LIMIT_NS, GpuSampler
 from wattdock.metering.tick_schedule import LONGEST_PAUSE_NS
 from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from wattdock.clock import Clock
-    from wattdock.metering.cards import MeterCard
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
@@ -51,9 +48,7 @@ class Meter:
     Args:
         domains: The host's counters that are recorded too: CPU packages and memory.
         clock: CLOCK_MONOTONIC unless given.
-        cards: Cards of GPUs by UUID, or why a card is not used; without a card the lag is assumed.
         used: UUIDs of the GPUs that the measurement is about, all by default; the others are read less often.
-        every_change: Look for every change of the counters, though the driver may keep samples of power.
 
     Attributes:
         reason: Once started, why there is no GPU; None where there is one.
@@ -65,16 +60,12 @@ class Meter:
         domains: tuple[Domain, ...] = (),
         *,
         clock: Clock | None = None,
-        cards: Mapping[str, MeterCard | str] | None = None,
         used: Collection[str] | None = None,
-        every_change: bool = False,
     ) -> None:
         self.clock: Clock = clock or HostClock()
         self.reason: str | None = None
         self._source = source
-        self._cards = cards or {}
         self._used = used
-        self._every_change = every_change
         self._threads: list[_SamplerThread] = []
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
@@ -100,8 +91,6 @@ class Meter:
                     # A GPU that does not tell its UUID is named by its index in NVML.
                     self._unreadable[f"index-{index}"] = event
                     continue
-                if self._every_change:
-                    reader = replace(reader, samples=None)
                 is_used = self._used is None or reader.uuid in self._used
                 self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
             if not self._threads and not self._unreadable:
@@ -194,7 +183,6 @@ class Meter:
         for name, event in self._unreadable.items():
             gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
         start_ns = end_ns if self._start_ns is None else self._start_ns
-        gpus = {uuid: with_card(gpu, self._cards.get(uuid), at_ns=start_ns) for uuid, gpu in gpus.items()}
         return Timeline(
             meter=self._source.name,
             start_ns=start_ns,

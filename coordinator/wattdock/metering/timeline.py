@@ -192,7 +192,6 @@ EventKind = Literal[
     "not_supported",
     "read_error",
     "broke_off",
-    "card_unused",
 ]
 # Events that concern only their own time; the others concern the whole timeline.
 TEMPORARY = ("gap", "sample_gap", "counter_reset", "counter_frozen", "samples_ceased")
@@ -255,8 +254,6 @@ class GpuTimeline:
         series: By name with unit: power_sample_w, power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
         period_s: Interval between the counter's changes, seen or not; None where it is not known.
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
-        lag: How far its counter trails, measured on this GPU; None where it is assumed.
-        card: When it was measured; None where the lag is assumed.
         boundary: What its counter and its series of power cover.
     """
 
@@ -268,8 +265,6 @@ class GpuTimeline:
     events: tuple[MeterEvent, ...] = ()
     period_s: float | None = None
     busy_fraction: float | None = None
-    lag: LagModel | None = None
-    card: str | None = None
     boundary: EnergyBoundary = "gpu_boards"
 
     @property

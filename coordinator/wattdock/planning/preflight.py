@@ -127,9 +127,9 @@ class ExecutionPlan:
             lease_fds=tuple(held.values()),
         )
 
-    def new_meter(self, home: Path) -> Meter:
-        """Return a meter that has not been started; `home` is WATTDOCK_HOME, where the counters' cards are."""
-        return self.meter.new_meter(home, self.inventory.gpus, used=[gpu.uuid for gpu in self.gpus])
+    def new_meter(self) -> Meter:
+        """Return a meter that has not been started."""
+        return self.meter.new_meter([gpu.uuid for gpu in self.gpus])
 
 
 def preflight(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
-PROMPTS, CARDS, LOCKS = "prompts", "meter-cards", "package-locks"
+PROMPTS, LOCKS = "prompts", "package-locks"
 DIFFERENCES_SHOWN = 3
 # The longest list of hashes, and the longest manifest: a hundred times those of a study of 1000 results.
 MOST_BYTES = 20_000_000

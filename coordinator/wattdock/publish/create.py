@@ -30,7 +30,6 @@ from wattdock.opening import MAX_BYTES, is_trusted, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
-    CARDS,
     LOCK,
     LOCKS,
     PROMPTS,
@@ -96,7 +95,6 @@ def create_bundle(
     results: Sequence[StoredResult],
     out: Path | None,
     *,
-    home: Path,
     logs: bool = False,
     prompts: bool = True,
 ) -> CreatedBundle:
@@ -104,7 +102,6 @@ def create_bundle(
 
     Args:
         out: A new file that ends in .tar; None makes wattdock-NAME.tar in the current folder.
-        home: WATTDOCK_HOME, for meter cards.
         logs: Include the runners' logs.
         prompts: Include files of prompts.
 
@@ -114,7 +111,7 @@ def create_bundle(
     """
     results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
-        gathered = _gather(results, home, logs=logs, prompts=prompts)
+        gathered = _gather(results, logs=logs, prompts=prompts)
         # The file's name is not in it: the same results have the same digest.
         name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
         out = out or Path(f"{name}{TAR}")
@@ -138,8 +135,8 @@ def create_bundle(
     return CreatedBundle(**vars(verify_bundle(out)), identifying_files=identifying)
 
 
-def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts: bool) -> _Gathered:
-    """Return the files of results, journals of studies, cards of meters, prompts, and the lock of images."""
+def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _Gathered:
+    """Return the files of results, journals of studies, prompts, and the lock of images."""
     gathered, lock = _Gathered(), lock_path()
     for stored in results:
         folder = stored.folder.resolve()
@@ -153,12 +150,6 @@ def _gather(results: Sequence[StoredResult], home: Path, *, logs: bool, prompts:
             }
             _gather_journal(stored.result, gathered, result)
             _gather_inputs(stored.result, gathered, prompts=prompts, is_own=is_trusted(result.owner))
-        for uuid, card in ((uuid, gpu.card) for uuid, gpu in stored.result.gpus.items() if gpu.card):
-            file = home / "meter-cards" / f"{uuid}.json"
-            if file.is_file() and card in _text(file):
-                gathered.files[f"{CARDS}/{uuid}.json"] = file
-            else:
-                gathered.missing.append(f"the card of {uuid}'s energy counter of {card} is not on this machine")
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     if lock.is_file():
         gathered.files[LOCK] = content = read_regular(lock, follow=True)
@@ -325,8 +316,7 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 - `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
 - `{BUNDLED}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
-- `{PROMPTS}/`, `{LOCKS}/`, `{CARDS}/`, `{LOCK}`: where there are any, files of prompts, locks of packages, cards of
-  energy counters, images by digest
+- `{PROMPTS}/`, `{LOCKS}/`, `{LOCK}`: where there are any, files of prompts, locks of packages, images by digest
 - `{MANIFEST}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""

@@ -27,7 +27,6 @@ class DeclaredWork:
         output_tokens: Mean length of an answer, likewise; None where answers may end before their limit.
         context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first.
         staggered: Number of first requests whose answers are shares of their prompts' limits.
-        drawn: What each restart draws for itself, in words; all else is the same in each.
         texts: Prompts of text, whose ids only the runner knows.
         mismatches: Number of requests that were not what was to be sent, by what differed: "order", "instant",
             "prompt", "output limit" or "answer length".
@@ -37,7 +36,6 @@ class DeclaredWork:
     output_tokens: float | None = None
     context_tokens: float | None = None
     staggered: int = 0
-    drawn: tuple[str, ...] = ()
     texts: int = 0
     mismatches: dict[str, int] = field(default_factory=dict)
 
@@ -66,7 +64,6 @@ class DeclaredWork:
             output_tokens=of_answers if ignore_eos or prompts.declares_answers else None,
             context_tokens=prompts.context_tokens,
             staggered=len(prompts.first_output_tokens),
-            drawn=prompts.drawn,
             texts=sum(not isinstance(item, array) for item in prompts.items),
             mismatches=_mismatches(prompts, limits, requests, start_ns=start_ns, ignore_eos=ignore_eos),
         )

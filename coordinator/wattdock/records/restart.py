@@ -64,7 +64,7 @@ class RestartRecord:
     """
 
     # For reading and writing; holds for the dataclasses within, too.
-    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
 
     restart: int
     started_utc: str = "1970-01-01T00:00:00.000+00:00"

@@ -71,8 +71,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     restarts: Rows = [
         {"experiment": point.label, "restart": number, unit: value}
         for point in drawn_points
-        if (spread := point.result.statistics) and spread.quantity == drawn_quantity and len(spread.per_restart) > 1
-        for number, value in enumerate(spread.per_restart, 1)
+        if len(values := point.result.restarts(drawn_quantity).values) > 1
+        for number, value in enumerate(values, 1)
     ]
     x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
     y, height = _names(drawn_points)

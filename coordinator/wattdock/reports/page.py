@@ -123,7 +123,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
             checks=_checks(points),
             boundaries=boundaries(point.result for point in points),
             net_meaning=ExperimentResult.NET_MEANING,
-            covers=next((of.covers for point in points if (of := point.result.statistics) and of.covers), None),
             **_drawings(points, extent),
             **_measured_with(points),
             **_methods(points),
@@ -297,21 +296,14 @@ def _measured_with(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _methods(points: Sequence[Point]) -> dict[str, Any]:
-    """Return what the joules are made of, and each assumed or measured lag of the counters once."""
+    """Return what the joules are made of."""
     energies = [point.result.energy for point in points if point.result.energy]
-    lags = {
-        f"{gpu.counter_lag_s * 1e3:+.0f} ± {(gpu.counter_lag_std_s or 0.0) * 1e3:.0f} ms, "
-        + (f"measured on the GPU itself on {gpu.card}" if gpu.card else "assumed")
-        for point in points
-        for gpu in point.result.gpus.values()
-        if gpu.counter_lag_s is not None
-    }
     energy_method = _method(
         {source for energy in energies if energy.source for source in energy.source.split("+")},
         "the GPUs' own energy counters, interpolated between their changes",
         "the driver's power readings, integrated from one to the next",
     )
-    return {"energy_method": energy_method, "lags": sorted(lags)}
+    return {"energy_method": energy_method}
 
 
 def _method(sources: set[str], of_counters: str, of_readings: str) -> str:

@@ -27,8 +27,6 @@ VIEWS = {
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
     "ImageStatus": "machine.images_view",
-    "KnownHardware": "plans.known_view",
-    "MeterCard": "machine.card_view",
     "Row": "tables.rows_view",
     "Scaling": "comparisons.scaling_view",
     "StoredResult": "results.results_view",
@@ -39,15 +37,14 @@ VIEWS = {
 }
 
 
-def show(value: Any, *, as_json: bool = False, indent: int | None = 2, **options: Any) -> None:
+def show(value: Any, *, as_json: bool = False, **options: Any) -> None:
     """Print an object of a class in `VIEWS`, or a list of such objects; of an empty list only JSON is printed.
 
     Args:
-        indent: Spaces per level of JSON; a single line without it.
         options: Further arguments of the object's view.
     """
     if as_json:
-        print_json(to_plain(value), indent=indent, default=str)
+        print_json(to_plain(value), default=str)
         return
     kinds = [type(item).__name__ for item in (value if isinstance(value, list | tuple) else [value])]
     if kinds:

@@ -1,4 +1,4 @@
-"""This machine for a terminal: GPUs, checks, energy counters, images, and the tasks of a cluster."""
+"""This machine for a terminal: GPUs, checks, images, and the tasks of a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.console.views.terminal import Sheet, pairs
+from wattdock.console.views.terminal import Sheet
 from wattdock.host import leases
 from wattdock.reports.cells import NOTHING, number
 from wattdock.values import known_sum
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu, GpuInventory
     from wattdock.launch.images import ImageStatus
     from wattdock.live import GpuSnapshot
-    from wattdock.metering import MeterCard
 
 BYTES_PER_GB = 1e9
 COLUMNS = ("GPU", "model", "VRAM GB", "busy", "W", "limit", "°C", "SM MHz", "modes")
@@ -127,28 +126,3 @@ def images_view(images: Sequence[ImageStatus]) -> View:
 def _short(reference: str | None) -> str:
     name, at, digest = (reference or NOTHING).rpartition("@")
     return f"{name}{at}{digest[:DIGEST]}"
-
-
-def card_view(card: MeterCard) -> View:
-    """Yield what was found out about the energy counter of one GPU."""
-    yield Text(f"{card.gpu_name} {card.gpu_uuid}", style="bold")
-    lag = "unknown" if card.lag_s is None else f"{_ms(card.lag_s)}, standard uncertainty {_ms(card.lag_std_s or 0.0)},"
-    rows = [
-        ("period", f"{_ms(card.period_s)}, standard deviation {_ms(card.period_std_s)}"),
-        ("one read", f"{_ms(card.read_median_s)} median, {_ms(card.read_p99_s)} at the 99th percentile"),
-        ("lag", f"{lag} from {card.pulses} pulses"),
-    ]
-    for step in card.steps:
-        left_out = " (power overshoot: left out)" if step.overshoot else ""
-        spread = f"standard deviation {_ms(step.standard_deviation_s)}, {step.steps} steps{left_out}"
-        rows.append((f"  {step.kind}", f"{_ms(step.mean_s)}, {spread}"))
-    if card.smoothing_periods is not None:
-        rows.append(("smoothing", f"{card.smoothing_periods:.2f} periods after a step's own"))
-    if card.additivity is not None:
-        rows.append(("additivity", f"{card.additivity:+.3%}"))
-    rows.append(("in results", f"not used: {card.doubt}" if card.doubt else "used on this GPU under this driver"))
-    yield pairs(rows)
-
-
-def _ms(value_s: float) -> str:
-    return f"{value_s * 1e3:.1f} ms"

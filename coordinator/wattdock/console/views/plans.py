@@ -1,13 +1,13 @@
-"""What would run, and what fits: plans, estimates of memory, and the models and GPUs known by name."""
+"""What would run, and what fits: plans, and estimates of memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.console.views.terminal import Listing, Sheet
 from wattdock.errors import WattdockError
 from wattdock.host import gpu_models
-from wattdock.inputs import PromptSet, presets
+from wattdock.inputs import PromptSet
 from wattdock.reports.cells import NOTHING
 from wattdock.text import pluralize
 
@@ -29,8 +29,6 @@ COLUMNS = (
     *("GPU", "memory", "fewest TP", "fewest PP", "split", "weights", "KV cache", "activations", "overhead"),
     *("total", "verdict"),
 )
-KNOWN_MODELS = ("model", "hub id", "parameters", "source")
-KNOWN_GPUS = ("GPU", "memory", "bandwidth", "16-bit", "link", "power limit", "source")
 
 
 def plan_view(
@@ -142,38 +140,3 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
         *(f"{part / GB:.2f}" for part in parts),
         memory.verdict,
     )
-
-
-class KnownHardware:
-    """The models and GPUs that are known by name."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return their figures and sources."""
-        names = ("name", "id", "parameters", "verified", "source", "note")
-        models = [{name: getattr(model, name) for name in names} for model in presets().values()]
-        catalogue = gpu_models.catalogue().values()
-        gpus = [{"name": gpu.name, "aliases": gpu.aliases, "unverified": gpu.unverified} for gpu in catalogue]
-        return {"models": models, "gpus": gpus}
-
-
-def known_view(_: KnownHardware) -> View:
-    """Yield the models and GPUs that are known by name."""
-    models = [
-        (model.name, model.id or NOTHING, f"{model.parameters or 0:,}", "vendor" if model.verified else UNVERIFIED)
-        for model in presets().values()
-    ]
-    yield Sheet(KNOWN_MODELS, models)
-    yield ""
-    gpus = [
-        (
-            gpu.aliases[0],
-            f"{gpu.memory_bytes / GB:.1f} GB",
-            f"{gpu.memory_bytes_per_s / 1e12:g} TB/s",
-            f"{gpu.flops_per_s / 1e12:g} TFLOP/s",
-            f"{gpu.link}, {gpu.link_bytes_per_s / GB:g} GB/s",
-            f"{gpu.power_limit_w:g} W",
-            f"{UNVERIFIED}: {', '.join(gpu.unverified)}" if gpu.unverified else "vendor",
-        )
-        for gpu in gpu_models.catalogue().values()
-    ]
-    yield Sheet(KNOWN_GPUS, gpus)

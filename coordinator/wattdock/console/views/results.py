@@ -240,10 +240,13 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         if placed := compute.roofline:
             alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
             yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
-    if (spread := result.statistics) and len(spread.per_restart) > 1:
-        unit = COLUMNS[spread.quantity].heading
-        interval = f", 95 % {spread.ci95:.4g}" if spread.ci95 else f"; {spread.reason}"
-        behind = f"{' and '.join(f'{value:.4g}' for value in spread.per_restart)} {unit}"
+    figure, quantity = result.energy_figure, statistics.ENERGY
+    if figure is None:
+        figure, quantity = result.speed_figure, statistics.SPEED
+    if figure and len(restarts := result.restarts(quantity).values) > 1:
+        too_few = f"; {len(restarts)} are too few for an interval, {statistics.LEAST_RESTARTS} are the least"
+        interval = f", 95 % {figure.interval:.4g}" if figure.interval else too_few
+        behind = f"{' and '.join(f'{value:.4g}' for value in restarts)} {COLUMNS[quantity].heading}"
         yield "restarts", f"{behind}{interval}{boards_text(result)}"
 
 

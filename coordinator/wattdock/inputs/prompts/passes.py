@@ -63,7 +63,6 @@ class PromptSet:
             None for prompts of text.
         context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first; None
             where prompts are text or conversations.
-        drawn: What each restart draws for itself, in words.
         declares_answers: Limits are the lengths that answers are to have, as those of a trace or a distribution.
         seed: With which an engine samples the answers, below 2**31.
     """
@@ -74,7 +73,6 @@ class PromptSet:
     name: str
     means: tuple[float | None, float]
     context_tokens: float | None = None
-    drawn: tuple[str, ...] = ()
     declares_answers: bool = False
     seed: int = 0
     arrivals_ns: tuple[int, ...] = ()
@@ -173,7 +171,6 @@ def load_prompts(
         name=source.name,
         means=(prompt_lengths.mean if prompt_lengths else None, answer_lengths.mean),
         context_tokens=context_tokens,
-        drawn=_drawn(work, [source.items[i] for i in picked]),
         declares_answers=is_trace or not isinstance(work.max_output_tokens, int),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
@@ -276,21 +273,6 @@ def _context_tokens(work: WorkloadSpec, source: Source | None) -> float | None:
         mean, square = (answers.mean_tokens, answers.mean_square) if limit is None else (limit, limit**2)
         each.append(prompt * (mean - 1) + (square - mean) / 2)
     return fmean(each) if each else None
-
-
-def _drawn(work: WorkloadSpec, items: Sequence[Item | int]) -> tuple[str, ...]:
-    """Return what each restart draws for itself."""
-    has_ids_to_draw = any(isinstance(item, int) for item in items)
-    is_drawn = {
-        "token ids": has_ids_to_draw,
-        "lengths of prompts": has_ids_to_draw
-        and work.prompts.source in (None, "synthetic")
-        and not isinstance(work.prompts.input_tokens, int),
-        "limits of answers": not isinstance(work.max_output_tokens, int),
-        "arrivals": work.arrival in ("poisson", "gamma"),
-        "samples": work.temperature > 0,
-    }
-    return tuple(name for name, is_so in is_drawn.items() if is_so)
 
 
 def _arrivals(
