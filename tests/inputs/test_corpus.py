@@ -123,7 +123,7 @@ def reported(runner: Runner, path: Path, backend: str, expected: Facts | str) ->
         try:
             loaded, _ = runner.load(path, engine_args=ENGINE_ARGS[backend])
         except grpc.RpcError as error:
-            told = str(error.details())  # type: ignore[attr-defined]
+            told = str(error.details())
             return expected if isinstance(expected, str) and expected in told else told
     settings, environment = json.loads(loaded.effective_engine_args_json), loaded.environment
     # vLLM says the positions that it gives a request; transformers has no limit of its own.
