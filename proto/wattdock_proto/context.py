@@ -18,8 +18,17 @@ POSITIONS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     *("max_sequence_length", "max_seq_length", "seq_len"),
 )
-# Positions of kinds whose published config.json leaves them out. Source: Gemma3TextConfig of transformers 5.24.
-LEFT_OUT = {"gemma3_text": 131_072}
+# Positions of kinds whose published config.json may leave them out. Source: configuration classes of transformers 5.24.
+LEFT_OUT = {
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), 1024),
+    **dict.fromkeys(("deepseek_v2", "falcon", "granite", "granitemoe", "llama", "mpt", "opt", "phi"), 2048),
+    **dict.fromkeys(("deepseek_v3", "phi3"), 4096),
+    **dict.fromkeys(("gemma", "gemma2"), 8192),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), 32_768),
+    **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral", "mixtral"), 131_072),
+}
+# Kinds without positions, to which vLLM 0.32 gives some all the same. Source: `_get_and_verify_max_len`.
+UNBOUNDED, VLLM_POSITIONS = ("bloom", "falcon_mamba", "mamba", "mamba2"), 2048
 # Kinds of rotary positions that reach `factor` times the trained positions; for llama3 and longrope, the config holds
 # the whole reach.
 STRETCHED = ("yarn", "linear", "dynamic")
@@ -58,8 +67,9 @@ def model_context(config: Mapping[str, Any], *, as_vllm: bool = False) -> int | 
     if _is_length(whole := settings.get("model_max_length")):
         positions = whole
     else:
-        named = [length for name in POSITIONS if _is_length(length := settings.get(name))]
-        positions = min(named, default=LEFT_OUT.get(kind))
+        named = [length for name in POSITIONS if (length := settings.get(name)) is not None]
+        left_out = VLLM_POSITIONS if as_vllm and kind in UNBOUNDED else LEFT_OUT.get(kind)
+        positions = min(filter(_is_length, named), default=None) if named else left_out
     # Gemma 3 holds the whole reach, whatever its rotary positions are.
     if positions is None or "gemma3" in kind:
         return positions

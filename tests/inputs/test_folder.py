@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from make import models as tiny
 from refused import raises
-from seams.inputs import build_once, file_digests, fingerprint, weight_data_bytes, weight_files
+from seams.inputs import build_once, file_digests, fingerprint, stored_weights, weight_files
 from unprivileged import alone, run_as_user, user_home
 
 from wattdock.config import ExperimentConfig, ModelSpec
@@ -146,7 +146,7 @@ def test_of_several_sets_of_weights_the_one_that_transformers_reads_counts(
     path = tiny.write(tmp_path / "model", content)
     check_model(ModelSpec(path=path))
     assert [file.name for file in weight_files(path)] == counted
-    assert weight_data_bytes(path) == len(counted) * TENSOR_BYTES
+    assert stored_weights(path).bytes == len(counted) * TENSOR_BYTES
 
 
 def gguf_with(fields: dict[str, str | int]) -> bytes:

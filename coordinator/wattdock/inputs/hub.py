@@ -16,10 +16,11 @@ from rich.filesize import decimal as size_text
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
 from wattdock.inputs.locate import COMMIT
+from wattdock.inputs.memory import StoredWeights
 from wattdock.inputs.model_folder import (
     PICKLED,
     read_config,
-    weight_data_bytes,
+    stored_weights,
     without_safetensors,
 )
 
@@ -175,8 +176,8 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
     raise PreflightError(f"{model_id} {why}", cause=Cause.NOT_FETCHED) from failure
 
 
-def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], int]:
-    """Return a hub model's config.json and the size of its tensors, from the headers of its safetensors files.
+def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dict[str, Any], StoredWeights]:
+    """Return a hub model's config.json and its tensors, from the headers of its safetensors files.
 
     Of the weights nothing but these headers is fetched, and where the snapshot is here already not even they.
 
@@ -191,7 +192,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     snapshot = _snapshot(model_id, cache, PATTERNS)
     with _explained_errors(model_id, revision, cache):
         if path := _cached(snapshot, revision):
-            return read_config(path), weight_data_bytes(path)
+            return read_config(path), stored_weights(path)
         # Downloads retry for half a minute where no hub answers; this call does not.
         hub.get_hf_file_metadata(hub.hf_hub_url(model_id, "config.json", revision=revision), timeout=ANSWER_S)
         _make(cache)
@@ -202,4 +203,5 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         except hub.errors.NotASafetensorsRepoError as error:
             raise without_safetensors(model_id, _pickled(snapshot, revision)) from error
     tensors = [tensor for file in files for tensor in file.tensors.values()]
-    return config, sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in tensors)
+    sizes = [(tensor.dtype, tensor.data_offsets[1] - tensor.data_offsets[0]) for tensor in tensors]
+    return config, StoredWeights.of(sizes, sum(size for _, size in sizes))

@@ -6,13 +6,15 @@ and only weights, keys and values rule out that a model can fit.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from wattdock.config import Split
 from wattdock.errors import ConfigError, UnknownArchitectureError
 from wattdock.inputs.architecture import BYTES, Architecture, architecture_of
+from wattdock_proto.context import TEXT_PARTS, text_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 # Four bits per weight and one scale of eight bits for 32 weights. Source: OCP Microscaling Formats specification, v1.0.
 MXFP4_BYTES = (4 + 8 / 32) / 8
+# Bytes of a stored value by the name of its type, and types of no weights.
+STORED_BYTES, NO_WEIGHTS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}, ("BOOL", "I64")
 # More GPUs than one host has.
 MAX_TENSOR = 64
 # Tensors as wide as the hidden state that are alive beside a layer's MLP, and bytes per request and vocabulary entry
@@ -31,6 +35,39 @@ OVERHEAD_BYTES = 600_000_000
 Verdict = Literal["fits", "uncertain", "cannot fit"]
 # Share of everything that stays free before the verdict is "fits".
 MARGIN = 0.05
+
+
+class StoredWeights(NamedTuple):
+    """A checkpoint's tensors.
+
+    Attributes:
+        bytes: Their size.
+        values: How many floating-point numbers they are; None where some are packed.
+    """
+
+    bytes: int
+    values: int | None
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, int]], total_bytes: int) -> StoredWeights:
+        """Return the sum of tensors, each its type and bytes; indices and masks are no weights.
+
+        Source: names of types in the safetensors format.
+        """
+        sizes = Counter[str]()
+        for kind, size_bytes in tensors:
+            sizes[kind] += size_bytes
+        is_plain = sizes.keys() <= {*STORED_BYTES, *NO_WEIGHTS}
+        values = sum(sizes[kind] // each for kind, each in STORED_BYTES.items())
+        return cls(total_bytes, values if is_plain else None)
+
+    def bytes_in(self, dtype: str) -> int:
+        """Return their size in an engine that gives each value a type; "auto" leaves them as they are.
+
+        Raises:
+            ConfigError: The type is not known.
+        """
+        return self.bytes if dtype == "auto" or self.values is None else int(self.values * bytes_of(dtype))
 
 
 @dataclass(frozen=True)
@@ -114,14 +151,14 @@ class ModelMemory:
         engine: EngineMemory,
         requests: Requests = NO_REQUESTS,
         *,
-        file_bytes: int | None = None,
+        stored: StoredWeights | None = None,
         dtype: str = "auto",
     ) -> ModelMemory:
         """Return a model with the size of its weights.
 
         Args:
             config: Its config.json.
-            file_bytes: Size of its tensors on disk; None where there are none.
+            stored: Its tensors on disk; None where there are none.
             dtype: "auto" is the checkpoint's own; a type of eight bits is of the layers' matrices, as engines quantise
                 them, and "mxfp4" of the experts'; another type is of unquantised weights.
 
@@ -139,12 +176,17 @@ class ModelMemory:
         dense = experts = 1.0 if BYTES.get(method or "") == 1 else each
         if method == "mxfp4":
             experts = MXFP4_BYTES
-        elif method and BYTES.get(method) != 1 and file_bytes is None:
+        elif method and BYTES.get(method) != 1 and stored is None:
             raise UnknownArchitectureError(f"weights quantised by {method!r} are only known from their files")
         layers = (layer.dense * dense + layer.experts * experts + layer.other * each for layer in model.layers)
         counted = float(sum(layers) + (model.embedding + model.head + model.final) * each)
-        # What the files hold is exact; how a split divides it follows the architecture.
-        weights = file_bytes if file_bytes is not None and dtype == "auto" else counted
+        said, weights = text_config(config), counted
+        # Packed weights are as large as their files, and so are weights whose type config.json leaves out. Other parts
+        # than the language model are not counted. How a split divides it all follows the architecture.
+        if stored and dtype == "auto" and (method or not (said.get("dtype") or said.get("torch_dtype"))):
+            weights = stored.bytes
+        elif stored and not quantises and any(isinstance(config.get(part), dict) for part in TEXT_PARTS):
+            weights = stored.bytes_in(plain)
         embedding = model.embedding * each * weights / counted
         return cls(model, engine, requests, plain, method, weights, embedding)
 

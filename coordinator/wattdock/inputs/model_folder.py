@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
+from wattdock.inputs.memory import StoredWeights
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
@@ -31,9 +32,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
-# In a header of safetensors, where a tensor ends; in a text in the header, the quotes would be escaped.
+# In a header of safetensors, where a tensor lies and what type it has; in a text in the header, the quotes would be
+# escaped.
 KEY = b'"data_offsets"'
-END = re.compile(KEY + rb"\s*+:\s*+\[\s*+\d+\s*+,\s*+(\d{1,18})\s*+\]")
+SPAN = re.compile(KEY + rb"\s*+:\s*+\[\s*+(\d{1,18})\s*+,\s*+(\d{1,18})\s*+\]")
+TYPE = re.compile(rb'"dtype"\s*+:\s*+"(\w+)"')
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
@@ -324,7 +327,7 @@ def _check_safetensors(file: Path) -> None:
                 raise ValueError(f"header of {header_bytes} bytes")
             header = stream.read(header_bytes).rstrip()
         # No object is made of the header: one of 32 MB would become a gigabyte.
-        ends = [int(end[1]) for end in END.finditer(header)]
+        ends = [int(span[2]) for span in SPAN.finditer(header)]
         if len(ends) != header.count(KEY) or header[:1] + header[-1:] != b"{}":
             raise ValueError(f"header {header[:40]!r}")
     except ValueError as error:
@@ -385,17 +388,26 @@ def fingerprint(files: Mapping[str, str]) -> str:
     return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def weight_data_bytes(path: Path, gguf: str = "") -> int:
-    """Return the size of the tensors that an engine would load from a folder: safetensors files without their headers.
+def stored_weights(path: Path, gguf: str = "") -> StoredWeights:
+    """Return the tensors that an engine would load from a folder: safetensors files without their headers.
 
     A GGUF model counts with its headers, which are small beside it.
 
     Raises:
         PreflightError: There are no weights.
     """
-    total_bytes = 0
+    total_bytes, sizes = 0, list[tuple[str, int]]()
     for file in weight_files(path, gguf=gguf):
+        total_bytes += file.stat().st_size
+        if file.suffix == ".gguf":
+            sizes.append(("GGUF", 0))
+            continue
         with open_data(file) as stream:
-            header_bytes = 0 if file.suffix == ".gguf" else 8 + int.from_bytes(stream.read(8), "little")
-            total_bytes += file.stat().st_size - header_bytes
-    return total_bytes
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            header = stream.read(min(header_bytes, MAX_HEADER_BYTES))
+        total_bytes -= 8 + header_bytes
+        # A text of the header's metadata may be called dtype, too: then types are unknown, and sizes are not.
+        types = [kind.decode() for kind in TYPE.findall(header)]
+        spans = [int(end) - int(begin) for begin, end in SPAN.findall(header)]
+        sizes += zip(types if len(types) == len(spans) else [""] * len(spans), spans, strict=True)
+    return StoredWeights.of(sizes, total_bytes)

@@ -21,7 +21,7 @@ from wattdock.inputs.model_folder import (
     fingerprint,
     read_config,
     real_folder,
-    weight_data_bytes,
+    stored_weights,
 )
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 
@@ -142,9 +142,8 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
 def _on_hub(name: str, revision: str | None, home: Path) -> ModelFigures:
     from wattdock.inputs.hub import hub_figures
 
-    config, weight_bytes = hub_figures(name, revision=revision, home=home)
-    source = "config.json and safetensors headers on the hub"
-    return ModelFigures(name, config, source, weight_bytes=weight_bytes)
+    config, stored = hub_figures(name, revision=revision, home=home)
+    return ModelFigures(name, config, "config.json and safetensors headers on the hub", stored=stored)
 
 
 def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures | None:
@@ -163,8 +162,8 @@ def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures 
     if spec.path is not None:
         place = locate(spec.path)
         check_folder(place.folder, gguf=place.gguf)
-        source, weight_bytes = f"config.json and files in {place.folder}", weight_data_bytes(place.folder, place.gguf)
-        return ModelFigures(place.name, read_config(place.folder), source, weight_bytes=weight_bytes)
+        source, stored = f"config.json and files in {place.folder}", stored_weights(place.folder, place.gguf)
+        return ModelFigures(place.name, read_config(place.folder), source, stored=stored)
     if spec.id == ModelSpec.EMBEDDED:
         return replace(presets()["smollm2-135m"], name=spec.id)
     if home is not None and spec.id:

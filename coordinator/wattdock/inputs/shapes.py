@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from wattdock.inputs.memory import StoredWeights
+
 
 @dataclass(frozen=True)
 class ModelFigures:
@@ -33,7 +35,7 @@ class ModelFigures:
         source: Where the figures were read.
         verified: Whether the figures were found in a source that was read.
         note: For the user.
-        weight_bytes: Size of the checkpoint's tensors; None without a file.
+        stored: The checkpoint's tensors; None without a file.
         id: On the hub; None for a model that is not published.
         parameters: Each tied weight once; None where not counted.
         quantization: Quantisation of the published weights; a shape's weights are not quantised.
@@ -44,7 +46,7 @@ class ModelFigures:
     source: str
     verified: bool = True
     note: str | None = None
-    weight_bytes: int | None = None
+    stored: StoredWeights | None = None
     id: str | None = None
     parameters: int | None = None
     quantization: str | None = None

@@ -264,15 +264,19 @@ class SpecialIds:
 def special_ids(order: LoadOrder, config: Any, tokenizer: Any) -> SpecialIds:
     """Return the ids that end and pad answers: those of generation_config.json, else config.json, else the tokenizer.
 
+    What config.json says at its top goes before its text part, whose class fills in what it leaves out.
+
     Args:
         config: The folder's config, as transformers reads it.
         tokenizer: None where the folder has none.
 
     Raises:
         InvalidRequest: generation_config.json is no JSON object.
+
+    Source: `GenerationConfig.from_model_config` of transformers 5.24.
     """
     settings, text = _generation_settings(order.model_path), config.get_text_config()
-    places = (SimpleNamespace(**settings), text, config, tokenizer)
+    places = (SimpleNamespace(**settings), config, text, tokenizer)
     eos, pad = ([getattr(place, name, None) for place in places] for name in ("eos_token_id", "pad_token_id"))
     named = next((ids for ids in eos if ids is not None), None)
     listed, ends = _listed(named), known_ids(named, text.vocab_size)

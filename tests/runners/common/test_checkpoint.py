@@ -54,6 +54,14 @@ def test_every_backend_ends_and_pads_by_one_rule(
         assert special_ids(order, whole, None) == SpecialIds(ends, pad, warnings)
 
 
+def test_ids_at_a_configs_top_go_before_those_of_its_text_part(tmp_path: Path) -> None:
+    """Gemma 3 was published with two ends at the top, and its text part's class adds one."""
+    text = SimpleNamespace(vocab_size=32, eos_token_id=1, pad_token_id=3)
+    whole = SimpleNamespace(eos_token_id=[1, 6], pad_token_id=None, get_text_config=lambda: text)
+    order: Any = SimpleNamespace(model_path=tmp_path)
+    assert special_ids(order, whole, None) == SpecialIds((1, 6), 3, ())
+
+
 @pytest.mark.parametrize("content", ["{", "[2]"])
 def test_generation_settings_that_cannot_be_read_are_refused_by_name(tmp_path: Path, content: str) -> None:
     """Ends would be missing without a word."""

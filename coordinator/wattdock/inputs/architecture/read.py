@@ -55,19 +55,20 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     whole = text_config(config)
     # Only a null window means something.
     config = {key: value for key, value in whole.items() if value is not None or key == "sliding_window"}
-    for kind, keys in KINDS.items():
+    # Another kind may give these keys another meaning.
+    if isinstance(kind := config.get("model_type", ""), str) and kind not in FAMILIES:
+        what = "has state-space layers, which are not counted" if kind in STATE_SPACE else "is not known"
+        raise UnknownArchitectureError(f"model_type {kind!r} {what} here: no FLOPs, and no memory forecast")
+    for expected, keys in KINDS.items():
         for key in keys:
             value = config.get(key)
             possible = not isinstance(value, int) or (key in NOT_ZERO) <= value <= LARGEST
-            if value is not None and not (isinstance(value, kind) and possible):
+            if value is not None and not (isinstance(value, expected) and possible):
                 raise UnknownArchitectureError(f"config.json says {key} = {str(value)[:40]}")
     layers, layer_types = config.get("num_hidden_layers", config.get("n_layer", 0)), config.get("layer_types", ())
     if layers > MOST_LAYERS or len(layer_types) not in (0, layers):
         raise UnknownArchitectureError(f"config.json says {layers:,} layers and {len(layer_types):,} layer_types")
-    if (build := FAMILIES.get(kind := config.get("model_type", ""))) is None:
-        what = "has state-space layers, which are not counted" if kind in STATE_SPACE else "is not known"
-        raise UnknownArchitectureError(f"model_type {kind!r} {what} here: no FLOPs, and no memory forecast")
     try:
-        return build(config)
+        return FAMILIES[kind](config)
     except KeyError as error:
         raise UnknownArchitectureError(f"config.json does not tell {error.args[0]}") from error
