@@ -385,16 +385,19 @@ def fingerprint(files: Mapping[str, str]) -> str:
     return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def weight_data_bytes(path: Path, gguf: str = "") -> int:
+def weight_data_bytes(path: Path, **reader: Any) -> int:
     """Return the size of the tensors that an engine would load from a folder: safetensors files without their headers.
 
     A GGUF model counts with its headers, which are small beside it.
 
+    Args:
+        reader: As in `weight_files`.
+
     Raises:
-        PreflightError: There are no weights.
+        ConfigError, PreflightError: As `weight_files`.
     """
     total_bytes = 0
-    for file in weight_files(path, gguf=gguf):
+    for file in weight_files(path, **reader):
         with open_data(file) as stream:
             header_bytes = 0 if file.suffix == ".gguf" else 8 + int.from_bytes(stream.read(8), "little")
             total_bytes += file.stat().st_size - header_bytes
