@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from fuzz.commands import REFUSALS, command
+from fuzz.commands import REFUSALS, chosen, command
 from make.architectures import FORMS
 from safetensors.numpy import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -64,8 +64,9 @@ def config_seeds(folder: Path) -> list[Files]:
 def run_config(folder: Path) -> None:
     """Read a folder's settings by the commands and by the runners' readers."""
     command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
-    for backend in ("pytorch", "vllm"):
-        command(folder, "plan", "--model", "./m", "--backend", backend, "--prompts", "synthetic")
+    command(
+        folder, "plan", "--model", "./m", "--prompts", "synthetic", "--backend", chosen(folder, ["pytorch", "vllm"])
+    )
     with refusing():
         order, config = _config(folder)
         checkpoint.dtype_of(order, config)
@@ -89,8 +90,9 @@ def weight_seeds(folder: Path) -> list[Files]:
 def run_weights(folder: Path) -> None:
     """Read which weights a folder has, and how large they are."""
     command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
-    for backend in ("pytorch", "vllm", "tensorrt", "sglang"):
-        command(folder, "plan", "--model", "./m", "--backend", backend, "--prompts", "synthetic")
+    backends = ("pytorch", "vllm", "tensorrt", "sglang")
+    command(folder, "plan", "--model", "./m", "--prompts", "synthetic", "--backend", chosen(folder, backends))
+    for backend in backends:
         with refusing():
             checkpoint.require_same_weights(folder / "m", backend)
 

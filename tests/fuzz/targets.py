@@ -9,12 +9,11 @@ import hashlib
 import json
 import shutil
 import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuzz.commands import REFUSALS, command, run_virtual
+from fuzz.commands import REFUSALS, chosen, command, content_of, run_virtual
 from fuzz.folders import (
     TOKENIZER_FILES,
     config_seeds,
@@ -71,16 +70,6 @@ class Target:
         """Return the strategy of changed inputs."""
         # Drawn, not given: a failure's message would hold all of them.
         return st.builds(lambda: (seeds, self.changed)).flatmap(lambda given: files(*given))
-
-
-def content_of(folder: Path) -> Files:
-    """Return all files below a folder, by their path in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def chosen(folder: Path, among: Sequence[Any]) -> Any:
-    """Return one of several things to do with an input: always the same one with the same input."""
-    return among[zlib.crc32(b"".join(content_of(folder).values())) % len(among)]
 
 
 # ---- Studies
