@@ -62,11 +62,12 @@ def config_seeds(folder: Path) -> list[Files]:
 
 
 def run_config(folder: Path) -> None:
-    """Read a folder's settings by the commands and by the runners' readers."""
+    """Read a folder's settings by the commands, and by the runners' readers where a plan has not refused it."""
+    plan = ("plan", "--model", "./m", "--prompts", "synthetic", "--backend", chosen(folder, ["pytorch", "vllm"]))
+    said = command(folder, *plan)
     command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
-    command(
-        folder, "plan", "--model", "./m", "--prompts", "synthetic", "--backend", chosen(folder, ["pytorch", "vllm"])
-    )
+    if said in REFUSALS:
+        return
     with refusing():
         order, config = _config(folder)
         checkpoint.dtype_of(order, config)

@@ -86,6 +86,7 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"config.json": b'{"text_config": "x"}'}, "config.json str"),
         ({"config.json": b'\xef\xbb\xbf{"model_type": "llama"}'}, "config.json JSON BOM"),
         ({"config.json": b'{"is_encoder_decoder": true}'}, "decoder"),
+        ({"config.json": b'{"text_config": {"num_hidden_layers": 3000000000}}'}, "says 3000000000 layers"),
         ({"config.json": b'{"architectures": ["LlamaForSequenceClassification"]}'}, "LlamaForSequenceClassification"),
         # What a clone without git-lfs, a login page or a full disk leaves behind.
         ({"tokenizer.json": LFS_POINTER}, "tokenizer.json git-lfs"),
