@@ -21,8 +21,10 @@ LEFT_OUT = (
 )
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, and its safetensors.
 OTHER_MODEL = "another model would run than the one that the result describes; leave it out, and give that as model"
-REFUSED = {"custom_weight_loader", "json_model_override_args", "load_format", "lora_paths", "model_loader_extra_config"}
-REFUSED |= {"revision", "speculative_draft_load_format", "speculative_draft_model_path"}
+OTHERS = {"custom_weight_loader", "json_model_override_args", "load_format", "lora_paths", "model_loader_extra_config"}
+OTHERS |= {"revision", "speculative_draft_load_format", "speculative_draft_model_path"}
+DRAFTS = "nobody would count the tokens that are drafted; leave it out, or take backend vllm"
+REFUSED = dict.fromkeys(OTHERS, OTHER_MODEL) | {"speculative_algorithm": DRAFTS}
 # A cached prompt is not computed: the energy per token would be that of another workload.
 DEFAULTS: dict[str, object] = {"disable_radix_cache": True, "enable_metrics": True, "random_seed": 0}
 NEVER_RUN = "this runner has been run with a stand-in for SGLang's server only, never yet with the real SGLang"
@@ -42,6 +44,4 @@ class SglangBackend(Backend):
 
     engine_module = "wattdock_sglang_engine"
     # Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs.
-    engine_arguments = source_arguments(
-        "sglang", "srt/arg_groups/fields/*.py", left_out=LEFT_OUT, refused=dict.fromkeys(REFUSED, OTHER_MODEL)
-    )
+    engine_arguments = source_arguments("sglang", "srt/arg_groups/fields/*.py", left_out=LEFT_OUT, refused=REFUSED)

@@ -113,10 +113,7 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     require_gpus(order.gpu_uuids, gpus, "vLLM")
     if not gpus and not current_platform.is_cpu():
         raise WrongState("this build of vLLM needs a GPU; for a CPU, install the backend's requirements-cpu.txt")
-    try:
-        config = checkpoint.read_config(AutoConfig, order)
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"transformers cannot read the config of {order.model_path}: {error}") from error
+    config = checkpoint.read_config(AutoConfig, order)
     # With `quantization`, vLLM reads both itself. Source: `get_quant_config` of vLLM 0.32.
     unread = () if order.engine_args.get("quantization") else checkpoint.LEGACY_CONFIGS
     checkpoint.require_known_quantisation(order, config, unread)

@@ -388,15 +388,17 @@ def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine
 
 
 @pytest.mark.parametrize(
-    ("written", "draft"),
+    ("written", "sent", "draft"),
     [
-        ({"method": "ngram", "num_speculative_tokens": 3}, None),
-        ({"model": "a/b", "revision": "c"}, ModelSpec(id="a/b", revision="c")),
-        ({"model": "./draft", "method": "eagle"}, ModelSpec(path=Path("./draft"))),
+        ({"method": "ngram", "num_speculative_tokens": 3}, None, None),
+        ({"model": "[ngram]", "num_speculative_tokens": 3}, {"method": "ngram", "num_speculative_tokens": 3}, None),
+        ({"method": "suffix", "model": "suffix"}, {"method": "suffix"}, None),
+        ({"model": "a/b", "revision": "c"}, None, ModelSpec(id="a/b", revision="c")),
+        ({"model": "./draft", "method": "eagle"}, None, ModelSpec(path=Path("./draft"))),
     ],
 )
 def test_a_draft_model_is_written_as_a_model_is_and_needs_weights(
-    written: dict[str, Any], draft: ModelSpec | None
+    written: dict[str, Any], sent: dict[str, Any] | None, draft: ModelSpec | None
 ) -> None:
     """Without drafting an experiment keeps the identity that it had before there was such a setting."""
     plain, drafting = (
@@ -404,7 +406,7 @@ def test_a_draft_model_is_written_as_a_model_is_and_needs_weights(
         for part in ({}, written)
     )
     assert (plain.draft, drafting.draft) == (None, draft)
-    assert drafting.section.engine_args() == {"speculative_config": written}
+    assert drafting.section.engine_args() == {"speculative_config": sent or written}
     assert "speculative_config" not in plain.model_dump(mode="json")["vllm"]
     if draft:
         with raises(ConfigError, "speculative_config.model"):

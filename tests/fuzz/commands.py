@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from typer.main import get_command
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fuzz.mutators import Files
     from make.machine import VirtualMachine
 
     from wattdock.config import Study
@@ -87,3 +91,13 @@ def run_virtual(machine: VirtualMachine, what: Study, **options: Any) -> None:
             if stored.result.error and stored.result.error.exit_code == ExitCode.BUG:
                 traces = [event.text for event in machine.emitted if isinstance(event, Note) and "Trace" in event.text]
                 raise BrokenError(f"{stored.result.error.message}: {traces}")
+
+
+def content_of(folder: Path) -> Files:
+    """Return all files below a folder, by their path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def chosen(folder: Path, among: Sequence[Any]) -> Any:
+    """Return one of several things to do with an input: always the same one with the same input."""
+    return among[zlib.crc32(b"".join(content_of(folder).values())) % len(among)]

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / folder) for folder in ("tests", "runners/common", "runners/llamacpp")]
+# Transformers, which runners read folders with; whatever the suite has itself comes first.
+sys.path += map(str, REPO.glob("runners/pytorch/.venv/lib/python3*/site-packages"))
 
 if TYPE_CHECKING:
     from fuzz.mutators import Files
@@ -54,13 +56,13 @@ def main() -> int:
         _work(options.target[0], options.worker, seed=options.seed, seconds=60 * options.minutes, inputs=options.inputs)
         return 0
     found = 0
-    print(f"{'target':<8} {'min':>6} {'inputs':>8} {'/s':>6} {'accepted':>8} {'MB more':>8} {'seed':>10} findings")
+    print(f"{'target':<9} {'min':>6} {'inputs':>8} {'/s':>6} {'accepted':>8} {'MB more':>8} {'seed':>10} findings")
     for name in options.target:
         total, findings = _fuzz(name, seconds=60 * options.minutes, seed=options.seed, inputs=options.inputs)
         found += len(findings)
         spent_s, inputs = total["seconds"], total["inputs"]
         accepted = f"{total['accepted'] / max(inputs, 1):.0%}"
-        line = f"{name:<8} {spent_s / 60:>6.1f} {inputs:>8} {inputs / max(spent_s, 1):>6.1f} {accepted:>8}"
+        line = f"{name:<9} {spent_s / 60:>6.1f} {inputs:>8} {inputs / max(spent_s, 1):>6.1f} {accepted:>8}"
         print(f"{line} {total['memory_bytes'] / 1e6:>8.0f} {options.seed:>10} {len(findings)}", flush=True)
         for finding in findings:
             print(f"  {finding}", flush=True)
@@ -83,7 +85,8 @@ def _options() -> argparse.Namespace:
 
 
 def _again(name: str, folder: Path) -> None:
-    from fuzz.targets import TARGETS, content_of
+    from fuzz.commands import content_of
+    from fuzz.targets import TARGETS
 
     with tempfile.TemporaryDirectory() as scratch, _alone(Path(scratch)):
         print(_run(TARGETS[name], content_of(folder), Path(scratch)))

@@ -9,13 +9,20 @@ import hashlib
 import json
 import shutil
 import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from fuzz.commands import REFUSALS, command, run_virtual
+from fuzz.commands import REFUSALS, chosen, command, content_of, run_virtual
+from fuzz.folders import (
+    TOKENIZER_FILES,
+    config_seeds,
+    run_config,
+    run_tokenizer,
+    run_weights,
+    tokenizer_seeds,
+    weight_seeds,
+)
 from fuzz.mutators import Files, files
 from fuzz.scripted import run_runner, runner_seeds
 from hypothesis import strategies as st
@@ -23,7 +30,6 @@ from make import models as tiny
 from make.machine import VirtualMachine, experiment, study
 from make.snapshot import Snapshot
 from make.stored import bundled, store_golden
-from safetensors.numpy import save
 from seams.live import exposition
 from seams.publish import sums_of
 from seams.study import PassFinished
@@ -64,16 +70,6 @@ class Target:
         """Return the strategy of changed inputs."""
         # Drawn, not given: a failure's message would hold all of them.
         return st.builds(lambda: (seeds, self.changed)).flatmap(lambda given: files(*given))
-
-
-def content_of(folder: Path) -> Files:
-    """Return all files below a folder, by their path in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def chosen(folder: Path, among: Sequence[Any]) -> Any:
-    """Return one of several things to do with an input: always the same one with the same input."""
-    return among[zlib.crc32(b"".join(content_of(folder).values())) % len(among)]
 
 
 # ---- Studies
@@ -200,31 +196,6 @@ def run_bundle(folder: Path) -> None:
 # ---- Models
 
 
-def model_seeds(folder: Path) -> list[Files]:
-    """Folders of several families, whole and in shards."""
-    configs: list[dict[str, Any]] = [
-        {"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2},
-        {"model_type": "qwen3_moe", "hidden_size": 8, "moe_intermediate_size": 16, "num_hidden_layers": 2}
-        | {"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "intermediate_size": 8},
-        {"model_type": "gpt_oss", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
-        | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4, "head_dim": 4},
-        {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 1024},
-        {"model_type": "falcon", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2},
-    ]
-    shared = {"vocab_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "torch_dtype": "bfloat16"}
-    shared |= {"quantization_config": {"quant_method": "mxfp4"}, "text_config": {"vocab_size": 32}}
-    shard = save({"w": np.zeros((2, 2), np.float16), "v": np.zeros(3, np.float32)}, metadata={"format": "pt"})
-    index = {"metadata": {"total_size": 40}, "weight_map": {"w": "model-1.safetensors", "v": "model-1.safetensors"}}
-    seeds = [{"m/config.json": _json(shared | config), "m/model.safetensors": shard} for config in configs]
-    sharded = {"m/model.safetensors.index.json": _json(index), "m/model-1.safetensors": shard}
-    return [*seeds, {"m/config.json": _json(shared | configs[0]), **sharded, "m/tokenizer.json": b"{}"}]
-
-
-def run_model(folder: Path) -> None:
-    command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
-    command(folder, "plan", "--model", "./m", "--backend", "fake", "--set", "workload.prompts.source=synthetic")
-
-
 def gguf_seeds(folder: Path) -> list[Files]:
     """A model as small as one can be, for the runner's reader."""
     return [{"x.gguf": tiny.gguf_file(folder / "x.gguf").read_bytes()}]
@@ -298,7 +269,9 @@ TARGETS = {
     "records": Target(record_seeds, run_records, [f"results/a/restarts/0/{name}" for name in RECORDS]),
     "journal": Target(journal_seeds, run_journal),
     "bundle": Target(bundle_seeds, run_bundle),
-    "model": Target(model_seeds, run_model),
+    "config": Target(config_seeds, run_config, ["m/config.json"] * 4 + ["m/generation_config.json"]),
+    "weights": Target(weight_seeds, run_weights),
+    "tokenizer": Target(tokenizer_seeds, run_tokenizer, TOKENIZER_FILES),
     "gguf": Target(gguf_seeds, run_gguf),
     "prompts": Target(prompt_seeds, run_prompts, ["prompts.jsonl"]),
     "events": Target(event_seeds, run_events, [EVENT_LOG]),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from make import models as tiny
 from refused import raises
-from seams.inputs import build_once, file_digests, fingerprint, stored_weights, weight_files
+from seams.inputs import build_once, file_digests, fingerprint, known_figures, stored_weights, weight_files
 from unprivileged import alone, run_as_user, user_home
 
 from wattdock.config import ExperimentConfig, ModelSpec
@@ -86,6 +86,7 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"config.json": b'{"text_config": "x"}'}, "config.json str"),
         ({"config.json": b'\xef\xbb\xbf{"model_type": "llama"}'}, "config.json JSON BOM"),
         ({"config.json": b'{"is_encoder_decoder": true}'}, "decoder"),
+        ({"config.json": b'{"text_config": {"num_hidden_layers": 3000000000}}'}, "says 3000000000 layers"),
         ({"config.json": b'{"architectures": ["LlamaForSequenceClassification"]}'}, "LlamaForSequenceClassification"),
         # What a clone without git-lfs, a login page or a full disk leaves behind.
         ({"tokenizer.json": LFS_POINTER}, "tokenizer.json git-lfs"),
@@ -266,6 +267,20 @@ def test_a_draft_model_is_resolved_and_its_files_are_those_of_the_model(tmp_path
     (tmp_path / "draft/consolidated.safetensors").write_bytes(b"")
     with pytest.raises(PreflightError, match="vllm would read consolidated"):
         resolve_model(model, home=tmp_path, progress=print, config=config)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_weights_that_a_backend_reads_are_those_that_are_counted(tmp_path: Path, stale: bool) -> None:
+    """llama.cpp reads a folder's GGUF file, whatever safetensors lie beside it, whole or cut short."""
+    spec = ModelSpec(path=tiny.write(tmp_path / "model"))
+    gguf = tiny.gguf_file(tmp_path / "model/x.gguf").stat().st_size
+    if stale:
+        (tmp_path / "model/model.safetensors").write_bytes(b"")
+    sizes = {}
+    for backend in ("llamacpp", "pytorch")[: 1 if stale else 2]:
+        figures = known_figures(spec, config=ExperimentConfig(backend=backend, model=spec))
+        sizes[backend] = figures and figures.stored and figures.stored.bytes
+    assert sizes == {"llamacpp": gguf} | ({} if stale else {"pytorch": TENSOR_BYTES})
 
 
 def test_code_counts_only_where_it_runs_and_other_files_never(tmp_path: Path) -> None:

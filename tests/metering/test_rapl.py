@@ -56,6 +56,25 @@ def test_packages_and_memory_are_found_and_nothing_that_would_count_twice(tmp_pa
     assert str(domains) == "RAPL: package-0, package-0-dram, package-1"
 
 
+@pytest.mark.parametrize(
+    ("energies_uj", "kept"),
+    [
+        # Two sockets of two dies each, as a kernel shows them that reads each socket's counter once for every die.
+        ([(0, 0, 700), (0, 1, 700), (1, 0, 900), (1, 1, 900)], ["package-0-die-0", "package-1-die-0"]),
+        # Sockets whose counters happen to be equal, and dies with counters of their own.
+        ([(0, 0, 700), (1, 0, 700)], ["package-0-die-0", "package-1-die-0"]),
+        ([(0, 0, 700), (0, 1, 701)], ["package-0-die-0", "package-0-die-1"]),
+    ],
+)
+def test_a_packages_counter_that_each_of_its_dies_shows_counts_once(
+    tmp_path: Path, energies_uj: list[tuple[int, int, int]], kept: list[str]
+) -> None:
+    """Their sum would be the package's energy as often as it has dies."""
+    for i, (package, die, energy_uj) in enumerate(energies_uj):
+        add_domain(tmp_path, f"intel-rapl:{i}", f"package-{package}-die-{die}", energy_uj)
+    assert [domain.name for domain in find_domains(tmp_path).readable] == kept
+
+
 def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
     """No error where it was not asked for: most virtual machines have none."""
     domains = find_domains(tmp_path / "powercap")

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from make import models as tiny
 from make.machine import VirtualMachine, experiment, study
 from make.rows import document
 from make.stored import bundled, stored
 from refused import raises
 from seams.publish import pack, sha256_of, sums_of
 
-from wattdock.config import ExperimentConfig
-from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
+from wattdock.config import ExperimentConfig, ModelSpec
+from wattdock.errors import ConfigError, PreflightError, StoreError
 from wattdock.execution import measure
+from wattdock.inputs import resolve_model
 from wattdock.launch import find_runner
 from wattdock.publish import LocalChoices, Reproduction, open_bundle, prepare_reproduction
 
@@ -124,17 +126,30 @@ def test_chat_templates_are_told_the_time_that_they_were_told(tmp_path: Path) ->
 
 
 def test_weights_from_a_folder_must_be_named_and_be_the_same(tmp_path: Path) -> None:
-    """A folder of another model is refused before it is loaded."""
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    changes = on_cpu(model={"path": "/home/somebody/weights"})
+    """A folder of another model is refused before it is loaded, be it the model's or its draft model's."""
+    files = tiny.files()
+    model, draft = tiny.write(tmp_path / "weights", files), tmp_path / "draft"
+    tiny.write(draft, {name: content for name, content in files.items() if name != "tokenizer.json"})
+    digests = resolve_model(ModelSpec(path=model), home=tmp_path, progress=print).files
+    drafted = {f"draft/{name}": digest for name, digest in digests.items() if name != "tokenizer.json"}
+    written = {"speculative_config": {"model": "/home/somebody/draft", "num_speculative_tokens": 2}}
+    changes = on_cpu(backend="vllm", model={"path": "/home/somebody/weights"}, vllm=written)
+    changes["config"].pop("fake", None)
     changes["environment"]["model"] |= {"kind": "path", "name": "weights", "revision": "sampled-sha256:0"}
-    with pytest.raises(ConfigError, match="--model-folder"):
-        reproduced(tmp_path / "a", LocalChoices(), **changes)
-    with raises(PreflightError, cause=Cause.MODEL_CHANGED):
-        reproduced(tmp_path / "b", LocalChoices(model_folder=folder), **changes)
+    changes["environment"]["model"] |= {"draft": "draft at sampled-sha256:1", "files": {**digests, **drafted}}
+    for number, (given, refusal) in enumerate(
+        (
+            (LocalChoices(), "--model-folder"),
+            (LocalChoices(model_folder=draft), "tokenizer.json is gone"),
+            (LocalChoices(model_folder=model), "--draft-folder"),
+            (LocalChoices(model_folder=model, draft_folder=model), "'draft at .*: tokenizer.json is new"),
+        )
+    ):
+        with pytest.raises((ConfigError, PreflightError), match=refusal):
+            reproduced(tmp_path / str(number), given, **changes)
+    local = LocalChoices(model_folder=model, draft_folder=draft)
+    [config] = reproduced(tmp_path / "r", local, **changes).study.experiments
+    assert (config.model.path, config.draft and config.draft.path) == (model, draft)
 
 
 @pytest.mark.parametrize("source", ["/etc/hostname", "prompts/../study.yaml", "README.md"])

@@ -10,6 +10,7 @@ from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.ids import conversations
 from wattdock.inputs.prompts.passes import output_limits
 from wattdock.inputs.prompts.source import Source, read_source
+from wattdock.inputs.resolve import known_figures
 from wattdock.inputs.shapes import preset_of, shape_config
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "fetch_wheel",
     "file_digests",
     "fingerprint",
+    "known_figures",
     "output_limits",
     "preset_of",
     "read_source",

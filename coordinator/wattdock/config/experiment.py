@@ -211,11 +211,17 @@ class ExperimentConfig(StrictSettings):
     @cached_property
     def draft(self) -> ModelSpec | None:
         """The draft model of speculative decoding; None without one."""
-        written = self.section.engine_args().get("speculative_config") or {}
-        if not written.get("model"):
+        written = self.section.draft
+        if "model" not in written:
             return None
         of_model = {"revision": written.get("revision"), "trust_remote_code": self.model.trust_remote_code}
         return ModelSpec.model_validate(model_mapping(written["model"]) | of_model)
+
+    def with_draft(self, folder: Path) -> Self:
+        """Return the experiment with its draft model in a folder."""
+        fields = self.model_dump(mode="json")
+        fields[self.backend]["speculative_config"]["model"] = str(folder)
+        return self.model_validate(fields)
 
     @model_validator(mode="wrap")
     @classmethod

@@ -32,6 +32,7 @@ Logs = Annotated[bool, typer.Option("--logs", help="Include the runners' logs; r
 Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts.")]
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
+DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weights, likewise.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
 TrustPackages = Annotated[
     bool, typer.Option("--trust-packages", help="Allow packages of the bundle's own lock to be installed.")
@@ -87,6 +88,7 @@ def reproduce(
     margin: Margin = "5%",
     runner_python: RunnerPython = None,
     model_folder: ModelFolder = None,
+    draft_folder: DraftFolder = None,
     trust_remote_code: Trust = False,
     trust_packages: TrustPackages = False,
     resume: Resume = False,
@@ -109,7 +111,7 @@ def reproduce(
         raise ConfigError(
             "--margin 0: no two measurements are equal", "say what difference does not matter, such as 5%"
         )
-    local = LocalChoices(runner_python, model_folder, trust_remote_code, trust_packages)
+    local = LocalChoices(runner_python, model_folder, draft_folder, trust_remote_code, trust_packages)
     with open_bundle(bundle) as opened:
         progress, home = progress_for(quiet=quiet), folders.wattdock_home()
         ready, done = prepare_reproduction(opened, local, home=home), Measurement()

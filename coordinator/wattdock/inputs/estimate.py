@@ -147,7 +147,7 @@ def memory_fit(
         PreflightError: Its weights, and the keys and values that it certainly needs, exceed the memory; or the model
             is missing, not whole, or not on the hub.
     """
-    figures = known_figures(config.model, home=hub_home)
+    figures = known_figures(config.model, home=hub_home, config=config)
     engine, label = config.section.memory(), config.model.label
     if figures is not None and not weights_only:
         _require_context(config, config.section.context_tokens(figures.published_config))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import expanded
 from wattdock.opening import read_regular
 from wattdock.text import listed
@@ -54,16 +54,26 @@ def locate(path: Path) -> Location:
 
     Raises:
         ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's.
+        PreflightError: This user may not look there.
     """
     path = expanded(path).absolute()
+    try:
+        place = _located(path)
+        # A look inside shows whether this user may enter.
+        (place.folder / "config.json").exists()
+    except PermissionError as error:
+        raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
+    return place
+
+
+def _located(path: Path) -> Location:
     if path.suffix == ".gguf" and path.is_file():
         return Location(path.parent, path.name)
     if not (snapshots := path / "snapshots").is_dir() or (path / "config.json").exists():
         return Location(path)
-    commits, main = [], ""
+    commits = sorted(folder.name for folder in snapshots.iterdir() if folder.is_dir())
+    main = commits[0] if len(commits) == 1 else ""
     with suppress(OSError):
-        commits = sorted(folder.name for folder in snapshots.iterdir() if folder.is_dir())
-        main = commits[0] if len(commits) == 1 else ""
         main = read_regular(path / "refs/main", limit_bytes=100).decode(errors="replace").strip()
     if main not in commits:
         what = f"refs/main names {main!r}" if main else "no refs/main says which to take"

@@ -49,6 +49,8 @@ DECISIVE = (
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
 ADAPTER = "adapter_config.json"
+# Names of the number of layers, and the largest: transformers makes lists of them, and public models have some hundred.
+LAYER_COUNTS, MOST_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000
 # How classes of transformers 5.24 end whose heads give labels, scores or masked words.
 OTHER_HEADS = ("Classification", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 # Hex digits that are kept of a file's digest: results hold one for each file.
@@ -198,13 +200,16 @@ def _beginning(file: Path, count: int) -> bytes:
 
 
 def _check_config(path: Path) -> None:
-    """Refuse an encoder-decoder, a head for labels or masked words, and weights under other names."""
+    """Refuse an encoder-decoder, a head for labels or masked words, forged layers, and weights under other names."""
     config = read_config(path)
     if own := config.get("transformers_weights"):
         raise PreflightError(
             f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
             f"rename them to {WEIGHTS} and delete transformers_weights",
         )
+    counts = [part.get(name) for part in (config, config.get("text_config") or {}) for name in LAYER_COUNTS]
+    if many := [count for count in counts if isinstance(count, int) and count > MOST_LAYERS]:
+        raise PreflightError(f"config.json in {path} says {many[0]} layers", "save the model again")
     named = config.get("architectures")
     heads = [str(name) for name in named] if isinstance(named, list) else []
     if config.get("is_encoder_decoder") is True or (heads and all(head.endswith(OTHER_HEADS) for head in heads)):
@@ -388,16 +393,19 @@ def fingerprint(files: Mapping[str, str]) -> str:
     return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def stored_weights(path: Path, gguf: str = "") -> StoredWeights:
+def stored_weights(path: Path, **reader: Any) -> StoredWeights:
     """Return the tensors that an engine would load from a folder: safetensors files without their headers.
 
     A GGUF model counts with its headers, which are small beside it.
 
+    Args:
+        reader: As in `weight_files`.
+
     Raises:
-        PreflightError: There are no weights.
+        ConfigError, PreflightError: As `weight_files`.
     """
     total_bytes, sizes = 0, list[tuple[str, int]]()
-    for file in weight_files(path, gguf=gguf):
+    for file in weight_files(path, **reader):
         total_bytes += file.stat().st_size
         if file.suffix == ".gguf":
             sizes.append(("GGUF", 0))

@@ -146,11 +146,14 @@ def _on_hub(name: str, revision: str | None, home: Path) -> ModelFigures:
     return ModelFigures(name, config, "config.json and safetensors headers on the hub", stored=stored)
 
 
-def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures | None:
+def known_figures(
+    spec: ModelSpec, *, home: Path | None = None, config: ExperimentConfig | None = None
+) -> ModelFigures | None:
     """Return the figures of a model; None if only the hub has them, and it is not to be asked.
 
     Args:
         home: WATTDOCK_HOME, where a hub model's config is kept, to ask the hub for a model: once in this process.
+        config: As in `check_model`.
 
     Raises:
         ConfigError: No shape has this name.
@@ -160,9 +163,10 @@ def known_figures(spec: ModelSpec, *, home: Path | None = None) -> ModelFigures 
         shape_config(spec.shape)
         return replace(presets()[spec.shape], name=f"shape:{spec.shape}", quantization=None)
     if spec.path is not None:
-        place = locate(spec.path)
-        check_folder(place.folder, gguf=place.gguf)
-        source, stored = f"config.json and files in {place.folder}", stored_weights(place.folder, place.gguf)
+        place, reader = locate(spec.path), _reader(config)
+        check_folder(place.folder, gguf=place.gguf, **reader)
+        stored = stored_weights(place.folder, gguf=place.gguf, **reader)
+        source = f"config.json and files in {place.folder}"
         return ModelFigures(place.name, read_config(place.folder), source, stored=stored)
     if spec.id == ModelSpec.EMBEDDED:
         return replace(presets()["smollm2-135m"], name=spec.id)

@@ -63,7 +63,7 @@ class Domains:
 
 
 def find_domains(root: Path = POWERCAP) -> Domains:
-    """Return the counters of every package and memory under `root`; reads each once."""
+    """Return the counters of every package and memory under `root`, those that mirror another left out."""
     readable: list[Domain] = []
     reasons: list[str] = []
     for folder in sorted(root.glob("intel-rapl:*")):
@@ -77,6 +77,8 @@ def find_domains(root: Path = POWERCAP) -> Domains:
                 name = f"{(root / parent / 'name').read_text().strip()}-{label}"
             domain = Domain(name, folder, int((folder / "max_energy_range_uj").read_text()))
             domain.read_uj()
+            if any(_mirrors(domain, other) for other in readable):
+                continue
         except PermissionError as error:
             reasons.append(f"{error.filename} is readable by root only; as root: chmod a+r {root}/*/energy_uj")
         except (OSError, ValueError) as error:
@@ -87,6 +89,17 @@ def find_domains(root: Path = POWERCAP) -> Domains:
         reasons.append(f"{root} has no CPU package; virtual machines have none")
     # Unreadable counters usually share one reason; the first is reported.
     return Domains(tuple(readable), reasons[0] if reasons else None)
+
+
+def _mirrors(domain: Domain, other: Domain) -> bool:
+    """Return whether a die's counter is that of another die of its package: reads in turn give rising values.
+
+    Source: issue 1274 of CodeCarbon: each die of an AMD Threadripper 1950X shows the counter of the whole package.
+    """
+    package, die, _ = domain.name.partition("-die-")
+    if not (die and other.name.startswith(package + die)):
+        return False
+    return other.read_uj() <= domain.read_uj() <= other.read_uj()
 
 
 class RaplRecorder(threading.Thread):

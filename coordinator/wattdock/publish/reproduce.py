@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from wattdock.publish.bundle import Bundle
     from wattdock.store import StoredResult
 
+# What the names of a draft model's files begin with, among those of the model.
+DRAFT = "draft/"
 INSTEAD = (
     "to see how another machine does, unpack it, `wattdock run study.yaml --output-dir ..`, and use `wattdock compare`"
 )
@@ -43,12 +45,14 @@ class LocalChoices:
     Attributes:
         runner_python: Python interpreter that has the backend's packages installed.
         model_folder: The weights of a model that was a local folder.
+        draft_folder: Those of a draft model that was a local folder.
         trust_remote_code: Whether a model's own code may run.
         trust_packages: Whether packages may be installed that no lock of this wattdock names.
     """
 
     runner_python: Path | None = None
     model_folder: Path | None = None
+    draft_folder: Path | None = None
     trust_remote_code: bool = False
     trust_packages: bool = False
 
@@ -150,7 +154,9 @@ def _config_here(
             cause=Cause.RUNS_CODE,
         )
     if model.path:
-        model = model.model_copy(update={"path": _model_folder(bundled, local)})
+        model = model.model_copy(update={"path": _same_folder(bundled, local.model_folder, "--model-folder")})
+    if written.draft and written.draft.path:
+        written = written.with_draft(_same_folder(bundled, local.draft_folder, "--draft-folder", DRAFT))
     here["container"] = written.container.model_copy(update={"locked": is_locked})
     workload = written.workload.model_copy(update={"prompts": prompts})
     return written.model_copy(update=here | {"model": model, "workload": workload})
@@ -184,21 +190,25 @@ def _kept(bundle: Bundle, name: str, folder: str, home: Path, label: str) -> Pat
     return target
 
 
-def _model_folder(bundled: ExperimentResult, local: LocalChoices) -> Path:
-    """Return the user's folder of weights, which must hold the weights that the bundle was measured with."""
+def _same_folder(bundled: ExperimentResult, given: Path | None, flag: str, prefix: str = "") -> Path:
+    """Return the user's folder of weights, which must hold the weights that the bundle was measured with.
+
+    Args:
+        prefix: What the names of the folder's files begin with in the bundle.
+    """
     model = bundled.environment.model if bundled.environment else None
-    name = model.name if model else "?"
-    if local.model_folder is None:
-        raise ConfigError(
-            f"{bundled.config.label} used a local folder of weights, {name!r}", "say where it is with --model-folder"
-        )
-    folder = expanded(local.model_folder).absolute()
+    name = (model.draft if prefix else model.name) if model else "?"
+    if given is None:
+        raise ConfigError(f"{bundled.config.label} used a local folder of weights, {name!r}", f"say where with {flag}")
+    folder = expanded(given).absolute()
     spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
     found = resolve_model(spec, home=folder, progress=lambda _: None)
+    files = model.files if model else {}
+    measured = {file.removeprefix(prefix): files[file] for file in files if file.startswith(DRAFT) == bool(prefix)}
     # Not by revision, which also names the hub's cache that a folder lay in.
-    if model and model.revision and (changes := found.changes_since(model.files)):
+    if model and model.revision and (changes := found.changes_since(measured)):
         raise PreflightError(
-            f"--model-folder {folder} is not the bundle's {name!r}, {model.revision}: {changes}",
+            f"{flag} {folder} is not the bundle's {name!r}, {model.revision}: {changes}",
             "use the latter",
             cause=Cause.MODEL_CHANGED,
         )

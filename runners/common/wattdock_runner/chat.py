@@ -41,11 +41,18 @@ class ChatTemplate:
         asked_time: Whether the template has asked for the present.
 
     Raises:
-        InvalidRequest: The template reads no such variable, or renders a text in neither form.
+        InvalidRequest: There are several templates and no default, or the template reads no such variable, or renders a
+            text in neither form.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: int | None) -> None:
-        self._tokenizer, self._variables, self._source = tokenizer, variables, str(tokenizer.chat_template)
+        templates = tokenizer.chat_template
+        if isinstance(templates, dict) and "default" not in templates:
+            raise InvalidRequest(
+                f"the tokenizer has the chat templates {', '.join(sorted(templates))}, and none is the default; "
+                "name one of them default in the model's folder, or set workload.prompts.chat: false"
+            )
+        self._tokenizer, self._variables, self._source = tokenizer, variables, str(templates)
         self._now = datetime.now(UTC) if time_s is None else datetime.fromtimestamp(time_s, UTC)
         self.asked_time = False
         if unread := [name for name in variables if not re.search(rf"\b{re.escape(name)}\b", self._source)]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
@@ -176,18 +177,43 @@ def require_same_weights(path: Path, backend: str, load_format: object = None) -
         raise InvalidRequest(f"{backend} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Refuse a folder for whatever transformers raises: it checks little of what it reads."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InvalidRequest(f"transformers cannot read {path}: {reason}; save the model again") from error
+
+
 def read_from_folder(auto_class: Any, order: LoadOrder) -> Any:
-    """Return what a class of transformers (AutoConfig, AutoTokenizer) reads from the model folder, offline."""
-    return auto_class.from_pretrained(
-        order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
-    )
+    """Return what a class of transformers (AutoConfig, AutoTokenizer) reads from the model folder, offline.
+
+    Raises:
+        InvalidRequest: It cannot be read; the message holds transformers' reason.
+    """
+    with _reading(order.model_path):
+        return auto_class.from_pretrained(
+            order.model_path, local_files_only=True, trust_remote_code=order.trust_remote_code
+        )
 
 
 def read_tokenizer(auto_tokenizer: Any, order: LoadOrder) -> Any:
-    """Return the folder's tokenizer, or None without one."""
+    """Return the folder's tokenizer, or None without one.
+
+    Raises:
+        InvalidRequest: As `read_from_folder`, or it encodes no text, or its special tokens are none of its tokens.
+
+    Source: `_convert_token_to_id_with_added_voc` of transformers 5.24, which asks for an unknown token's id for ever
+        where the unknown token itself has none.
+    """
     if not any((order.model_path / name).is_file() for name in TOKENIZER_FILES):
         return None
-    return read_from_folder(auto_tokenizer, order)
+    tokenizer = read_from_folder(auto_tokenizer, order)
+    with _reading(order.model_path):
+        _ = tokenizer("a"), [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "unk")]
+    return tokenizer
 
 
 def read_config(auto_config: Any, order: LoadOrder) -> Any:

@@ -84,6 +84,7 @@ CASES: dict[str, Case] = {
     "trims": {"template": "<u>{{ messages[0].content | trim }}", "prompts": ["  \n a watt \n "]},
     "short words of the template": {"template": TEXT, "prompts": ["user", "e", "</s>", "answer"]},
     "named templates": {"template": {"default": TEXT, "tool_use": "tools"}},
+    "no default": {"template": {"tool_use": TEXT, "rag": TEXT}},
     "drops": {"template": "<user>{% for m in messages %}{% endfor %}<answer>"},
     "cuts": {"template": "<user>{{ messages[0].content[:60] }}", "prompts": [QUESTION, LONG]},
     "cuts parts": {"template": "{{ messages[0].content[0].text | truncate(60) }}", "prompts": [LONG]},
@@ -254,6 +255,14 @@ def test_a_template_that_loses_text_is_refused_in_one_line(answer: dict[str, Any
     assert [word for word in words if word not in refusal] == []
     assert refusal.endswith("; fix the template, or set workload.prompts.chat: false")
     assert "\n" not in refusal
+
+
+def test_several_templates_without_a_default_are_named_with_what_to_do(answer: dict[str, Any]) -> None:
+    """Any choice among them would be wattdock's own."""
+    assert answer["no default"]["refused"] == (
+        "the tokenizer has the chat templates rag, tool_use, and none is the default; name one of them default in the "
+        "model's folder, or set workload.prompts.chat: false"
+    )
 
 
 def test_the_present_is_the_study_s_begin_and_is_told(answer: dict[str, Any]) -> None:

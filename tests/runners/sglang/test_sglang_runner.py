@@ -97,6 +97,7 @@ def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Run
     [
         ({"load_format": "dummy"}, "INVALID_ARGUMENT", "another model would run"),
         ({"json_model_override_args": "{}"}, "INVALID_ARGUMENT", "another model would run"),
+        ({"speculative_algorithm": "NGRAM"}, "INVALID_ARGUMENT", "nobody would count"),
         ({"mem_fraction_statik": 0.5}, "INVALID_ARGUMENT", "nearest: 'mem_fraction_static'"),
         ({"mem_fraction_static": "x"}, "INVALID_ARGUMENT", "must be a number or null"),
         ({"api_key": "x"}, "INVALID_ARGUMENT", "has no argument 'api_key'"),

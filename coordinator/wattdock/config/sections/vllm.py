@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 # vLLM's own defaults for offline use on GPUs of 70 GiB and more, 0.26 to 0.32.
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
+
+
+# Methods that draft without a model; vLLM takes the first one's name in a model's place, too.
+# Source: `SpeculativeConfig.__post_init__` of vLLM 0.32.
+WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
 
 class SpeculativeSettings(StrictSettings):
@@ -35,6 +40,18 @@ class SpeculativeSettings(StrictSettings):
     model: str | None = None
     revision: str | None = None
     num_speculative_tokens: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_model(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        model, method = (str(settings.get(name) or "").strip("[]") for name in ("model", "method"))
+        if (method or model) not in WITHOUT_MODEL:
+            return settings
+        if model not in ("", method or model):
+            raise ValueError(f"method: {method} drafts without a model; leave out model: {model}")
+        return {name: value for name, value in settings.items() if name != "model"} | {"method": method or model}
 
 
 NO_DRAFTS = SpeculativeSettings()
@@ -73,6 +90,11 @@ class Section(TensorPipelineSection, ReplicableSection):
     speculative_config: SpeculativeSettings = Field(NO_DRAFTS, exclude_if=NO_DRAFTS.__eq__)
     serve: bool = False
     quantization: str | None = None
+
+    @property
+    def draft(self) -> dict[str, str]:
+        """The draft model's `model` and `revision`, as written; empty without one."""
+        return self.speculative_config.model_dump(include={"model", "revision"}, exclude_none=True)
 
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
