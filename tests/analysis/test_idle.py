@@ -47,11 +47,11 @@ def test_idle_power_is_that_of_each_state_and_as_uncertain_as_its_halves_differ(
 def test_every_gpu_of_the_host_has_its_own_and_other_spans_none() -> None:
     """Readings are means of those in the span."""
     at_s = np.arange(0, 60)
-    series = {"temperature_c": Series(at_s * NS_PER_S, np.where(at_s < 15, 30.0, at_s))}
+    series = {"memory_used_bytes": Series(at_s * NS_PER_S, np.where(at_s < 15, 30.0, at_s))}
     used, unused = replace(idling(80, 120, 120), series=series), constant_power(OTHER, 60, start_s=0, end_s=80)
     spans = (EMPTY, LOADED, Span("launch", 13 * NS_PER_S, 19 * NS_PER_S))
     found = idle_baselines(experiment(restart(used, unused, spans=spans), bystanders=[OTHER]))
-    assert [(each.gpu_uuid, each.state, each.used, each.temperature_c) for each in found] == [
+    assert [(each.gpu_uuid, each.state, each.used, each.memory_used_bytes) for each in found] == [
         (GPU, "empty", True, 30),
         (OTHER, "empty", False, None),
         (GPU, "loaded", True, 25),

@@ -27,9 +27,6 @@ def process(pid: int, gpu: str = "GPU-a", *, of_runner: bool = False) -> ListedP
         gpu_uuid=gpu,
         pid=pid,
         kind="compute",
-        memory_bytes_max=1,
-        first_seen_ns=1,
-        last_seen_ns=2,
         of_runner=of_runner,
         user="bob",
     )

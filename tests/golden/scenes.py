@@ -199,7 +199,6 @@ def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRec
         repeated_prompts=index,
         # Prompts and answers as long as these, and so the positions before each token but the first.
         declared=DeclaredWork(140.0, float(TOKENS), 140.0 * (TOKENS - 1) + TOKENS * (TOKENS - 1) / 2),
-        cpu_busy=0.25 + 0.1 * index,
         cpu_others_share=0.02,
         arrivals_due=len(requests) + 1 if requests[0].intended_ns else None,
     )

@@ -254,7 +254,6 @@ def _run(world: World, number: int) -> PassRecord:
         prompt_tokens=int(prompts.sum()),
         cached_prompt_tokens=world.cached_prompt_tokens * len(requests),
         prompt_repeats=0,
-        cpu_busy=0.5,
         cpu_others_share=0.02,
         prompts_sha256="f" * 64,
         declared=declared,

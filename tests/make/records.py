@@ -102,6 +102,5 @@ def measured(index: int, start_s: float, end_s: float, requests: tuple[RequestRe
         cached_prompt_tokens=None,
         prompt_repeats=0,
         index=index,
-        cpu_busy=0.5,
         prompts_sha256="f" * 64,
     )

@@ -97,7 +97,7 @@ def test_a_thread_that_breaks_costs_its_own_gpu_only(library: Path, monkeypatch:
     read = GpuSampler._read_counter
 
     def broken(sampler: GpuSampler) -> None:
-        if sampler.uuid == fake_nvml.uuid_of(1) and len(sampler.recording.ticks) > 10:
+        if sampler.uuid == fake_nvml.uuid_of(1) and len(sampler.recording.ticks) > 12:
             raise RuntimeError("put in by a test")
         read(sampler)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
@@ -18,7 +17,7 @@ from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, 
 from wattdock.analysis.pass_energy import PassEnergy, SteadyState
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
-from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
+from wattdock.values import EnergyBoundary, Stored, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,6 @@ class EnergyResult(Stored):
         timing_j: Standard uncertainty of `total_j` from counter changes and their lag; `ExperimentResult.budget` has
             all that makes J/token uncertain.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
-        load_j: Loading the model, over the GPUs used.
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
         energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: *All* joules of the whole passes ÷
             their requests, their prompt tokens (cached ones, too), their prompt and output tokens: the same joules
@@ -75,7 +73,6 @@ class EnergyResult(Stored):
     timing_j: float | None = None
     per_gpu_j: dict[str, float | None]
     bystander_j: dict[str, float | None] = Field(default_factory=dict)
-    load_j: float | None = None
     source: str | None = None
     energy_per_output_token_j: float | None = None
     energy_per_request_j: float | None = None
@@ -122,8 +119,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
     summary = windows(measured)
     by_pass = zip(passes, used, summary.of_headline(), strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
-    loads = [(restart, span) for restart in measured.restarts for span in restart.spans if span.name == "load"]
-    loads_j = all_known(measured.energy_of(*load).total_j for load in loads)
     host_j, host = host_energy(measured)
     baselines = idle_baselines(measured)
     counted = [run_pass.counted for run_pass in in_passes]
@@ -138,7 +133,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
         timing_j=timing_j,
         per_gpu_j=_summed(used),
         bystander_j=_summed(bystanders),
-        load_j=float(np.mean(loads_j)) if loads_j else None,
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
         energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens for part in counted)),
         energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),

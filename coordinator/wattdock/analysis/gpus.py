@@ -102,20 +102,17 @@ class GpuResult(Stored):
 
 
 class ListedProcess(Stored):
-    """A process that NVML listed on a GPU, with the instants of the first and last list that held it.
+    """A process that NVML listed on a GPU.
 
     Attributes:
         of_runner: The process belonged to the runner.
-        clock: Index of these instants' clock in `environment.clock.identities`.
+        clock: Index of its boot's clock in `environment.clock.identities`.
         user, command: None where this host does not show the process.
     """
 
     gpu_uuid: str
     pid: int
     kind: str
-    memory_bytes_max: int | None
-    first_seen_ns: int
-    last_seen_ns: int
     of_runner: bool = False
     clock: int = 0
     user: str | None = None
@@ -302,34 +299,26 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
 
     Process ids begin anew with a boot, so that the same id may belong to another process.
     """
-    lists_of: dict[tuple[str, int, str, int], list[tuple[int, bool, GpuProcess]]] = {}
+    lists_of: dict[tuple[str, int, str, int], list[tuple[bool, GpuProcess]]] = {}
     clocks = RestartRecord.clock_facts(restarts)
     for restart in restarts:
         clock = clocks.number(restart.clock)
         for uuid, gpu in restart.gpus.items():
-            for sample in gpu.processes:
-                for process in sample.processes:
-                    key = (uuid, process.pid, process.kind, clock)
-                    lists_of.setdefault(key, []).append((sample.at_ns, process.pid in restart.runner_pids, process))
-    listed = []
-    for (uuid, pid, kind, clock), in_lists in lists_of.items():
-        instants_ns, of_runner, states = zip(*in_lists, strict=True)
-        sizes_bytes = [process.memory_bytes for process in states if process.memory_bytes is not None]
-        listed.append(
-            ListedProcess(
-                gpu_uuid=uuid,
-                pid=pid,
-                kind=kind,
-                memory_bytes_max=max(sizes_bytes, default=None),
-                first_seen_ns=instants_ns[0],
-                last_seen_ns=instants_ns[-1],
-                of_runner=any(of_runner),
-                clock=clock,
-                user=next((process.user for process in reversed(states) if process.user), None),
-                command=next((process.command for process in reversed(states) if process.command), None),
-            )
+            for process in (process for sample in gpu.processes for process in sample.processes):
+                seen = lists_of.setdefault((uuid, process.pid, process.kind, clock), [])
+                seen.append((process.pid in restart.runner_pids, process))
+    return [
+        ListedProcess(
+            gpu_uuid=uuid,
+            pid=pid,
+            kind=kind,
+            of_runner=any(of_runner for of_runner, _ in seen),
+            clock=clock,
+            user=next((process.user for _, process in reversed(seen) if process.user), None),
+            command=next((process.command for _, process in reversed(seen) if process.command), None),
         )
-    return listed
+        for (uuid, pid, kind, clock), seen in lists_of.items()
+    ]
 
 
 def _runner_lists(restart: RestartRecord, uuid: str) -> list[tuple[int, float | None]]:

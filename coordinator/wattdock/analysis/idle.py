@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline
 
 IDLE_SPANS: dict[str, Literal["empty", "loaded"]] = {"idle-empty": "empty", "idle-loaded": "loaded"}
-# Series whose mean an idle baseline holds under the same name.
-IDLE_SERIES = ("temperature_c", "sm_clock_mhz", "memory_clock_mhz", "performance_state", "memory_used_bytes")
 
 
 class IdleBaseline(Stored):
@@ -32,7 +30,6 @@ class IdleBaseline(Stored):
             weights.
         used: The GPU held a part of the model.
         uncertainty_w: Standard uncertainty of the mean: its timing, and half the difference of the span's halves.
-        performance_state: NVML's P-state, 0 is the fastest.
     """
 
     restart: int
@@ -42,10 +39,6 @@ class IdleBaseline(Stored):
     duration_s: float
     mean_power_w: float | None
     uncertainty_w: float | None
-    temperature_c: float | None
-    sm_clock_mhz: float | None
-    memory_clock_mhz: float | None
-    performance_state: float | None
     memory_used_bytes: float | None
     utilization_percent: float | None = None
 
@@ -84,7 +77,7 @@ def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) ->
         mean_power_w=joules.mean_power_w,
         uncertainty_w=uncertainty_w,
         utilization_percent=over([(gpu, span)], "gpu_utilization_percent", np.mean),
-        **{name: over([(gpu, span)], name, np.mean) for name in IDLE_SERIES},
+        memory_used_bytes=over([(gpu, span)], "memory_used_bytes", np.mean),
     )
 
 

@@ -153,12 +153,11 @@ def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) 
 
     requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
     runner.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
-    cpu_before, around_before = processes.cpu_times(), processes.times_around(runner.pids())
+    around_before = processes.times_around(runner.pids())
     with runner.meter.window(stage):
         generated = runner.client.generate(
             request, silence_s=timeouts.heartbeat_s, stall_s=timeouts.stall_s, heartbeat=may_end
         )
-    cpu_after, around_after = processes.cpu_times(), processes.times_around(runner.pids())
-    busy = cpu_after.busy_share_since(cpu_before) if cpu_after and cpu_before else None
+    around_after = processes.times_around(runner.pids())
     others = around_after.others_share_since(around_before) if around_after and around_before else None
-    return dataclasses.replace(generated, cpu_busy=busy, cpu_others_share=others)
+    return dataclasses.replace(generated, cpu_others_share=others)

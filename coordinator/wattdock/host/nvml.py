@@ -287,11 +287,6 @@ def gpu_utilization_percent(gpu: Device) -> float:
     return float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
 
 
-def performance_state(gpu: Device) -> float:
-    """Return the number of the performance state, 0 the highest."""
-    return float(pynvml.nvmlDeviceGetPerformanceState(gpu))
-
-
 def processes(gpu: Device, kind: ProcessKind) -> tuple[tuple[int, int | None], ...]:
     """Return (process id, bytes or None) of each process of one kind.
 

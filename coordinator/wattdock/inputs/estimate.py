@@ -112,16 +112,11 @@ class Estimate:
 
 
 class MemoryFit(NamedTuple):
-    """The bytes of an experiment's weights, and a line that says whether they fit; None is unknown.
-
-    Attributes:
-        is_unpacked: The engine computes with wider weights than the files hold.
-    """
+    """The bytes of an experiment's weights, and a line that says whether they fit; None is unknown."""
 
     weights_bytes: int | None
     line: str
     verdict: Verdict | None = None
-    is_unpacked: bool = False
 
 
 def memory_fit(
@@ -158,11 +153,6 @@ def memory_fit(
         return MemoryFit(None, unknown + "settings move or quantise weights, or the backend's use is unknown")
     split, published, dtype = config.section.split(gpus), figures.published_config, config.section.dtype
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
-    stored = published.get("quantization_config")
-    method = stored.get("quant_method") if isinstance(stored, dict) else None
-    if is_unpacked := on_host and method in config.section.unpacks_on_cpu:
-        published = {**published, "quantization_config": None}
-        label += f" with its {method} weights unpacked, as this backend does on CPUs"
     if published.get("quantization_config"):
         # Such a checkpoint stays so, whatever type its other weights get.
         dtype = "auto"
@@ -178,7 +168,7 @@ def memory_fit(
         model.check_split(split)
         return MemoryFit(weights_bytes, unknown + "no GPU is used")
     verdict, words = _require_room(label, model, split, memory_bytes, on_host=on_host)
-    return MemoryFit(weights_bytes, f"memory of {label}, {words}", verdict, is_unpacked)
+    return MemoryFit(weights_bytes, f"memory of {label}, {words}", verdict)
 
 
 def _require_room(

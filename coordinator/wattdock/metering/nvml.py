@@ -25,7 +25,6 @@ CHEAP_READS: dict[str, Callable[[nvml.Device], float]] = {
     "memory_clock_mhz": nvml.memory_clock_mhz,
     "memory_used_bytes": nvml.memory_used_bytes,
     "gpu_utilization_percent": nvml.gpu_utilization_percent,
-    "performance_state": nvml.performance_state,
     "power_limit_w": nvml.power_limit_w,
     "clocks_limited": nvml.clocks_limited,
     HBM_POWER: nvml.hbm_power_w,

@@ -245,7 +245,7 @@ def _for_workload(
             # On CPUs only a model that may not fit, or is not computed as it is stored, is worth a line.
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
-            memory = fit.line if fit.verdict == "uncertain" or fit.is_unpacked else None
+            memory = fit.line if fit.verdict == "uncertain" else None
         sent = PromptSet.summary(config)
     except WattdockError as error:
         return error

@@ -92,7 +92,6 @@ class PassRecord:
         prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
         repeated_prompts: Requests whose prompt an earlier request of the pass had.
         declared: What the pass was to send, held against its requests.
-        cpu_busy: Mean busy share of all CPUs, 0 to 1; None where the host does not tell.
         cpu_others_share: Share of the runner's CPUs that other processes or the hypervisor used, 0 to 1; None where
             unknown.
         lease_fault: Why other measurements were not kept off, although the leases were held; None where they were.
@@ -122,7 +121,6 @@ class PassRecord:
     replicas: tuple[ReplicaPass, ...] = ()
     steps: Steps = NO_STEPS
     index: int = 0
-    cpu_busy: float | None = None
     cpu_others_share: float | None = None
     prompts_sha256: str = ""
     prompts_reused: bool = False

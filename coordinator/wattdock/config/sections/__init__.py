@@ -116,7 +116,6 @@ class BackendSection(BaseModel):
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
     # Methods of quantisation whose weights the engine unpacks where it has no GPU.
-    unpacks_on_cpu: ClassVar[tuple[str, ...]] = ()
     # The setting that switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
     # The setting that bounds the positions of a request; "" where the engine has none.
