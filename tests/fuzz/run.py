@@ -85,7 +85,8 @@ def _options() -> argparse.Namespace:
 
 
 def _again(name: str, folder: Path) -> None:
-    from fuzz.targets import TARGETS, content_of
+    from fuzz.commands import content_of
+    from fuzz.targets import TARGETS
 
     with tempfile.TemporaryDirectory() as scratch, _alone(Path(scratch)):
         print(_run(TARGETS[name], content_of(folder), Path(scratch)))

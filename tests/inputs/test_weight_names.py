@@ -170,7 +170,7 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
     assert (model.path, model.gguf, model.name) == (path, chosen, chosen or path.name)
     assert {name for name in model.files if name.endswith(".gguf")} == {*read}
     if WHOLE not in names:
-        assert weight_data_bytes(path, chosen) == len(GGUF) * len(read)
+        assert weight_data_bytes(path, gguf=chosen) == len(GGUF) * len(read)
 
 
 def test_gguf_is_for_llama_cpp(tmp_path: Path) -> None:
