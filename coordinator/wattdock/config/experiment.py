@@ -211,8 +211,10 @@ class ExperimentConfig(StrictSettings):
     @cached_property
     def draft(self) -> ModelSpec | None:
         """The draft model of speculative decoding; None without one."""
-        written = self.section.draft
-        if "model" not in written:
+        # A section that does not declare this name passes anything on, for the runner to refuse.
+        drafts: Any = getattr(self.section, "speculative_config", None)
+        written = drafts.model_dump(exclude_unset=True) if isinstance(drafts, StrictSettings) else {}
+        if not written.get("model"):
             return None
         of_model = {"revision": written.get("revision"), "trust_remote_code": self.model.trust_remote_code}
         return ModelSpec.model_validate(model_mapping(written["model"]) | of_model)

@@ -145,11 +145,6 @@ class BackendSection(BaseModel):
         return 1
 
     @property
-    def draft(self) -> dict[str, str]:
-        """The draft model's `model` and `revision`, as written; empty without one."""
-        return {}
-
-    @property
     def work_factor(self) -> int:
         """Factor of `workload`: the number of replicas under weak scaling, else 1."""
         return 1

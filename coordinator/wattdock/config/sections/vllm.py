@@ -91,11 +91,6 @@ class Section(TensorPipelineSection, ReplicableSection):
     serve: bool = False
     quantization: str | None = None
 
-    @property
-    def draft(self) -> dict[str, str]:
-        """The draft model's `model` and `revision`, as written; empty without one."""
-        return self.speculative_config.model_dump(include={"model", "revision"}, exclude_none=True)
-
     def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
         """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
         if self.quantization:
