@@ -20,6 +20,7 @@ from wattdock.host import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from command import Command
 
@@ -38,10 +39,11 @@ def client(wattdock: Command) -> Command:
 @contextmanager
 def behaving(client: Command, behaviour: str) -> Iterator[tuple[str, int]]:
     """Yield the address of a server that the same user has started, and its process."""
-    words = [sys.executable, REPO / "tests/make/openai_server.py", "0", behaviour]
+    words: list[str | Path] = [sys.executable, REPO / "tests/make/openai_server.py", "0", behaviour]
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with popen_as_user(words, env=client.env(), cwd=client.folder, **how) as process:
         try:
+            assert process.stdout is not None
             port = int(process.stdout.readline())
             [pid] = processes.listening_pids(port)
             yield f"http://127.0.0.1:{port}", pid

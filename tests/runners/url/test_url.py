@@ -83,28 +83,9 @@ def free_port() -> int:
 def vllm_url(checkpoint: Checkpoint) -> Iterator[str]:
     """Return the address of vLLM's server, started by its own command."""
     port = free_port()
-    words = (
-        "--model",
-        str(checkpoint.folder),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--enforce-eager",
-        "--dtype",
-        "float32",
-    )
-    words += (
-        "--max-num-seqs",
-        "4",
-        "--block-size",
-        "32",
-        "--num-gpu-blocks-override",
-        "40",
-        "--gpu-memory-utilization",
-        "0.1",
-    )
-    words += ("--distributed-executor-backend", UNIPROC, "--served-model-name", "mine")
+    words = f"--host 127.0.0.1 --port {port} --served-model-name mine --enforce-eager --dtype float32".split()
+    words += "--max-num-seqs 4 --block-size 32 --num-gpu-blocks-override 40 --gpu-memory-utilization 0.1".split()
+    words += ["--model", str(checkpoint.folder), "--distributed-executor-backend", UNIPROC]
     variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
     command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", *words]
     with serving(command, {**os.environ, **variables}, port) as url:
