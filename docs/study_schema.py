@@ -33,6 +33,8 @@ def study_schema() -> Schema:
     for name, section in zip(backends, own, strict=True):
         settings = definitions.pop(refs[section]["$ref"].rpartition("/")[2])
         experiment["properties"][name] = settings | {"title": f"{name} section"}
+    # A plain address stands for it.
+    experiment["properties"]["url"]["type"] = ["object", "string"]
     # Backends may have sections that nothing here knows; a study may leave everything to its defaults.
     experiment["additionalProperties"] = {"type": "object"}
     values = {"type": "array", "minItems": 1}

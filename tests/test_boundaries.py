@@ -126,6 +126,7 @@ OPENED_ELSEWHERE = {
     "host/processes.py: the kernel's": {
         *("(proc / 'stat').read_text", "(process / 'stat').read_bytes"),
         *("(process / 'comm').read_text", "(PROC / str(pid) / 'cmdline').read_bytes"),
+        *("(proc / 'net' / name).read_text", "file.read_text"),
     },
     "launch/keeper.py: the kernel's": {
         *("Path(f'/proc/{pid}/cmdline').read_bytes", "Path(f'/proc/{pid}/statm').read_text"),

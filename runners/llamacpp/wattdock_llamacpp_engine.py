@@ -11,75 +11,22 @@ from transformers import AutoConfig, AutoTokenizer
 from wattdock_llamacpp_weights import dtype_named, gguf_file, weights_of
 
 from wattdock_proto.context import SLOT_TOKENS, model_context
+from wattdock_runner.apis import LlamaCppApi
 from wattdock_runner.backend import LoadedModel
 from wattdock_runner.checkpoint import read_config, read_tokenizer, special_ids
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import require_gpus
-from wattdock_runner.served import Api, Chunk, ServedEngine
+from wattdock_runner.served import ServedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from wattdock_runner.backend import LoadOrder, Report, Workload
-    from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.backend import LoadOrder, Report
 
 PROGRAM = Path(__file__).with_name("wattdock_llamacpp_server.py")
-FINISHED = {"limit": "length", "eos": "stop"}
-# Settings that change no output; a GGUF file may set any of them otherwise.
-NEUTRAL: dict[str, Any] = {
-    "samplers": ["top_k", "top_p", "temperature"],
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "dynatemp_range": 0.0,
-    "mirostat": 0,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "dry_multiplier": 0.0,
-}
 # A cached prompt is never used, so none is kept: the server would copy it within the pass.
 NO_CACHES = {"cache_ram_mib": 0, "cache_idle_slots": False, "n_ctx_checkpoints": 0}
 # How many requests are served at once by default.
 PARALLEL = 8
-
-
-class LlamaCppApi(Api):
-    """llama.cpp's own endpoint, which tells ids.
-
-    Source: tools/server/README.md of llama.cpp, POST /completion.
-    """
-
-    path = "/completion"
-    # Its server now and then closes a connection that it has just offered to keep.
-    keeps_alive = False
-
-    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
-        """Return a request that leaves nothing to the server's defaults; a cached prompt is not computed."""
-        sampling = workload.sampling
-        return {
-            "prompt": prompt.ids,
-            "n_predict": prompt.max_output_tokens,
-            "stream": True,
-            "return_tokens": True,
-            "cache_prompt": False,
-            "ignore_eos": workload.ignore_eos,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            **NEUTRAL,
-            "seed": workload.seed + prompt.position,
-        }
-
-    def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return the ids of an event; it sends none for a token that ends within a character, but counts it."""
-        if not event.get("stop"):
-            return Chunk(event["tokens"], output_tokens=event["tokens_predicted"])
-        cached = event.get("timings", {}).get("cache_n")
-        reason = FINISHED.get(event["stop_type"], "stop")
-        return Chunk(event["tokens"], reason, cached, event["tokens_predicted"], event["tokens_evaluated"])
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedModel]:

@@ -6,21 +6,21 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattdock_vllm_engine import MORE_ROOM, describe, plan_load, refusal, set_limits, stops
+from wattdock_vllm_engine import describe, plan_load, refusal, set_limits, stops
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
+from wattdock_runner.apis import VllmApi
 from wattdock_runner.engine_server import loading
-from wattdock_runner.errors import CacheTooSmall, InvalidRequest, OutOfMemory, RunnerFault
-from wattdock_runner.served import Api, Chunk, ServedEngine
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
+from wattdock_runner.served import ServedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from wattdock_vllm_engine import LoadPlan
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
-    from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
     from wattdock_runner.engine_server import Server
 
 T = TypeVar("T")
@@ -29,74 +29,11 @@ PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
 
 
-class VllmApi(Api):
-    """vLLM's completions, which tell ids.
-
-    Source: class CompletionRequest in vllm/entrypoints/openai/completion/protocol.py.
-    """
-
-    path = "/v1/completions"
-    histograms = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
-    draft_counters = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
-    # It looks for its engine each five seconds.
-    dying_s = 7.0
-
-    def __init__(self, eos_ids: Sequence[int]) -> None:
-        self._eos_ids = eos_ids
-
-    def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
-        """Return a request for ids that leaves nothing to the server's or the checkpoint's defaults."""
-        sampling = workload.sampling
-        return {
-            "model": MODEL,
-            "prompt": prompt.ids,
-            "max_tokens": prompt.max_output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            **stops(workload, self._eos_ids),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
-            "seed": workload.seed + prompt.position if sampling.temperature > 0 else None,
-        }
-
-    def read(self, event: Mapping[str, Any]) -> Chunk:
-        """Return the ids of an event; the last has the counts of tokens, and no ids."""
-        if not event["choices"]:
-            usage = event["usage"]
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            return Chunk(
-                cached_prompt_tokens=cached,
-                output_tokens=usage["completion_tokens"],
-                prompt_tokens=usage["prompt_tokens"],
-            )
-        [choice] = event["choices"]
-        return Chunk(choice.get("token_ids") or (), choice["finish_reason"])
-
-    def server_times(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return the pass's mean times by the server's clock.
-
-        Raises:
-            OutOfMemory: It stopped requests, and computed them again.
-        """
-        if stopped := grown["vllm:num_preemptions_total"]:
-            raise CacheTooSmall(
-                f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
-                f"computed them again; {MORE_ROOM}"
-            )
-        return super().server_times(grown)
-
-
 class VllmServed(ServedEngine):
     """vLLM's server, whose processes report why they failed."""
 
     def __init__(self, server: Server, faults: ChildFaults, facts: Sequence[Mapping[str, Any]], plan: LoadPlan) -> None:
-        super().__init__(server, VllmApi(plan.ids.eos), tokenizer=plan.tokenizer)
+        super().__init__(server, VllmApi(MODEL, lambda work: stops(work, plan.ids.eos)), tokenizer=plan.tokenizer)
         set_limits(self, facts)
         self._faults = faults
 

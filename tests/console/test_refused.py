@@ -313,7 +313,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         # What engines and other tools call so.
         ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
         ("plan --tokenizer x", "the model folder's own"),
-        ("run --url http://x", "a server that runs already cannot be measured"),
+        *((f"run {flag} x", "--url") for flag in ("--base-url", "--endpoint-type", "--target", "--host", "--port")),
         ("run --request-rate inf", "workload.rate_per_s=N"),
         ("run --isl 9", "write --input-tokens"),
         ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),

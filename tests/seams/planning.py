@@ -2,5 +2,6 @@
 
 from wattdock.planning.eta import Remaining, duration, pass_seconds, words
 from wattdock.planning.preflight import _Host
+from wattdock.planning.running_server import find_server
 
-__all__ = ["Remaining", "_Host", "duration", "pass_seconds", "words"]
+__all__ = ["Remaining", "_Host", "duration", "find_server", "pass_seconds", "words"]

@@ -38,6 +38,11 @@ def weights_pinned(inputs: AuditInput) -> Outcome:
 def software_pinned(inputs: AuditInput) -> Outcome:
     """Whether anybody can get what ran: its image, or all of its packages and the runner's own commit."""
     environment, inside = inputs.environment, inputs.environment.container
+    if (server := inputs.result.config.section).server_url:
+        if declared := getattr(server, "environment", None):
+            return Outcome("warn", f"{declared}, as declared; not checked: the server was running")
+        remedy = "declare what the server runs in: url.environment: IMAGE@sha256:…; or let wattdock start it"
+        return Outcome("fail", "a server that was running: its image or packages are not declared", remedy=remedy)
     if packages := environment.packages:
         commit, lock = environment.wattdock_commit, f"lock of {packages.packages} packages, {packages.lock_sha256[:12]}"
         if commit is None or environment.wattdock_dirty:

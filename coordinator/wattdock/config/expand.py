@@ -159,6 +159,8 @@ def _expand_short_forms(settings: Settings) -> Settings:
     settings = dict(settings)
     if "model" in settings:
         settings["model"] = model_mapping(settings["model"])
+    if isinstance(settings.get("url"), str):
+        settings["url"] = {"base_url": settings["url"]}
     if isinstance(work := settings.get("workload"), dict) and "prompts" in work:
         settings["workload"] = work | {"prompts": prompts_mapping(work["prompts"])}
     return settings

@@ -28,6 +28,8 @@ from wattdock.config.sections import BackendSection, section_class
 from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
+# Stands for whichever model the server at `url` has.
+SERVED_MODEL = "served"
 WrittenPath = Annotated[Path, Field(strict=False)]
 
 
@@ -46,9 +48,11 @@ class ModelSpec(StrictSettings):
 
     A plain string stands for an id, for a folder where there is one of that name or it starts with `/`, `./`, `../` or
     `~`, and for a shape where it starts with `shape:`. For llama.cpp, a folder may be given by one of its GGUF files.
+    With `url`, the default `served` is the model that the server has; a name is held against it.
     """
 
     EMBEDDED: ClassVar = EMBEDDED_MODEL
+    SERVED: ClassVar = SERVED_MODEL
     # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
     RANDOM_WEIGHTS: ClassVar = (-1e-3, 1e-3)
 
@@ -74,7 +78,7 @@ class ModelSpec(StrictSettings):
     @property
     def on_hub(self) -> bool:
         """Whether the model comes from a hub."""
-        return self.id is not None and self.id != EMBEDDED_MODEL
+        return self.id is not None and self.id not in (EMBEDDED_MODEL, SERVED_MODEL)
 
     @property
     def label(self) -> str:
@@ -233,7 +237,8 @@ class ExperimentConfig(StrictSettings):
             return built
         backend = value.get("backend", cls.model_fields["backend"].default)
         name = backend if isinstance(backend, str) and backend not in cls.model_fields else None
-        config: Self = build({key: setting for key, setting in value.items() if key != name})
+        default = {"model": SERVED_MODEL} if backend == "url" else {}
+        config: Self = build(default | {key: setting for key, setting in value.items() if key != name})
         if name is not None:
             section = value.get(name)
             config._section = section_class(name).model_validate({} if section is None else section)
@@ -245,6 +250,8 @@ class ExperimentConfig(StrictSettings):
                 )
             config._section.require_servable(config.workload)
         prompts, section = config.prompts, config._section
+        if config.model.id == SERVED_MODEL and not section.server_url:
+            raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
             setting = f"workload.prompts.{'turns' if prompts.turns > 1 else 'shared_prefix_tokens'}"
             if prompts.source != "synthetic":

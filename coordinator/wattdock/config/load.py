@@ -178,6 +178,11 @@ def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
 
 
 def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
+    if "url" in settings:
+        if (other := settings.get("backend", "url")) != "url":
+            where = places.of(("url", "base_url"), prefixes)
+            raise ConfigError(f"{where}: a server that runs already has its own engine", f"leave out backend: {other}")
+        settings = {**settings, "backend": "url"}
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     engine = settings.pop(ENGINE, {})

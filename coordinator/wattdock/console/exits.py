@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 # As difflib's ratio: options less alike than this mean something else.
 ALIKE = 0.8
-NO_SERVER = "a server that runs already cannot be measured; wattdock starts the engine itself"
+RUNNING = "a server that runs already is measured with --url http://127.0.0.1:8000"
 # Options of AIPerf, `vllm bench` and GuideLLM, and what stands for them here.
 SPELLED_ELSEWHERE = {
-    **dict.fromkeys(("--url", "--base-url", "--endpoint", "--target", "--host"), NO_SERVER),
+    **dict.fromkeys(("--base-url", "--endpoint", "--endpoint-type", "--target", "--host", "--port"), RUNNING),
+    "-m": "write --model NAME",
     **dict.fromkeys(("--concurrency", "--max-concurrency", "--rate"), "requests in flight are --batch-size"),
     "--request-rate": "write --set workload.arrival=poisson --set workload.rate_per_s=N",
     **dict.fromkeys(("--random-input-len", "--synthetic-input-tokens-mean", "--isl"), "write --input-tokens"),

@@ -97,6 +97,9 @@ class SettingFlags:
     """Flags that stand for settings of an experiment."""
 
     backend: str | None = flag("Engine, such as vllm; a wrong name lists all.  [default: pytorch]", setting="backend")
+    url: str | None = flag(
+        "Measure the OpenAI-compatible server that runs there, such as http://127.0.0.1:8000.", setting="url.base_url"
+    )
     model: str | None = flag(
         "OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME for random weights.  "
         "[default: smollm2-135m-instruct]",

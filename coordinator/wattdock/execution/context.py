@@ -156,10 +156,11 @@ def leased(plans: Sequence[ExecutionPlan], machine: MachineAccess, emit: events.
         wait_s=max(plan.config.wait_s for plan in plans),
     )
     planned, clock = {gpu.uuid for plan in plans for gpu in plan.gpus}, machine.clock
+    servers = [plan.server for plan in plans if plan.server]
     with leases.hold(request, events.notes(emit)) as held:
         deadline_ns = clock.now_ns() + round(TEARDOWN_S * NS_PER_S)
         while planned:
-            inventory = machine.inventory()
+            inventory = machine.inventory().without({pid for server in servers for pid in server.pids()})
             gpus = (gpu for gpu in inventory.gpus if gpu.uuid in planned)
             occupied = [f"GPU {gpu.index}: {why}" for gpu in gpus if (why := inventory.why_occupied(gpu))]
             if not occupied:

@@ -102,7 +102,7 @@ def _model_facts(
 ) -> snapshot.ModelFacts:
     low, high = ModelSpec.RANDOM_WEIGHTS
     random = f"random(uniform [{low:g}, {high:g}), seed {spec.weights_seed})"
-    weights = "unknown" if model is None else random if model.random_weights else "real"
+    weights = "unknown" if model is None or model.kind == "served" else random if model.random_weights else "real"
     quantized = runner and runner.engine_args.get("quantization")
     return snapshot.ModelFacts(
         kind=model.kind if model else "unknown",

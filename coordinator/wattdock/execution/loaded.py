@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S
@@ -51,7 +52,7 @@ class LoadedRunner:
         client: Talks to the runner.
         description: The runner's description of itself.
         meter: Is running.
-        pids: Returns the runner's processes, as this host numbers them.
+        pids: Returns the processes of the runner, and of a server that runs already, as this host numbers them.
         check: Raises where the run is to end; called at least twice a second while the procedure waits.
         model: The model that is loaded.
         gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
@@ -122,6 +123,8 @@ def ready_runner(
             launcher = stack.enter_context(machine.launcher(plan, events.notes(emit)))
         if gpu_uuids := metered_gpus(plan):
             clock.sleep(METER_LEAD_S)
+        # The GPUs of a server that runs already are not empty.
+        if gpu_uuids and not plan.server:
             _meter_idle(startup, "idle-empty", EMPTY_S, clock=clock, check=check)
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
@@ -137,9 +140,15 @@ def ready_runner(
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
             has_node = bool(plan.job and plan.job.exclusive)
-            return LoadedRunner(client, description, meter, runner.pids, check, model, gpu_uuids, context, has_node)
+            pids = partial(_pids, runner, plan)
+            return LoadedRunner(client, description, meter, pids, check, model, gpu_uuids, context, has_node)
 
         yield description, load
+
+
+def _pids(runner: LaunchedRunner, plan: ExecutionPlan) -> frozenset[int]:
+    """Return the processes of a runner, and of the server that it asks."""
+    return runner.pids() | (plan.server.pids() if plan.server else frozenset())
 
 
 def _meter_idle(
@@ -191,6 +200,8 @@ def _load(
     if model.draft:
         engine_args["speculative_config"].pop("revision", None)
         engine_args["speculative_config"]["model"] = str(runner.model_path(model.draft.path))
+    if model.served_as:
+        engine_args["model"] = model.served_as
     request = LoadRequest(
         model_path=runner.model_path(model.path) / model.gguf,
         dtype=config.section.dtype,
@@ -203,7 +214,7 @@ def _load(
         request, timeout_s=config.timeouts.load_s, progress=lambda stage: emit(events.Loading(model.name, stage))
     )
     startup.add(spans=span)
-    startup.runner_pids |= runner.pids()
+    startup.runner_pids |= _pids(runner, plan)
     if changes := model.read_again().changes_since(model.files):
         raise ConfigError(
             f"{model.path} changed until it was loaded: {changes}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -96,6 +96,16 @@ class GpuInventory:
                 return ()
             shown += named
         return tuple(sorted(shown, key=lambda gpu: gpu.index))
+
+    def without(self, pids: Collection[int]) -> GpuInventory:
+        """Return the inventory as if these processes were not there; memory in use beside them is unknown then."""
+        own = {uuid for uuid, used in self.activity.items() if any(process.pid in pids for process in used.processes)}
+        activity = {
+            uuid: replace(used, processes=tuple(process for process in used.processes if process.pid not in pids))
+            for uuid, used in self.activity.items()
+        }
+        gpus = (gpu.model_copy(update={"vram_used_bytes": None}) if gpu.uuid in own else gpu for gpu in self.gpus)
+        return replace(self, gpus=tuple(gpus), activity=activity)
 
     def why_occupied(self, gpu: Gpu) -> str | None:
         """Return who uses a GPU now, as far as this machine shows it; None where it is free."""

@@ -1,4 +1,4 @@
-"""This machine's processes and CPUs: who owns a process, how busy the CPUs are, and with whose work.
+"""This machine's processes and CPUs: who owns a process or serves a port, how busy the CPUs are, and with whose work.
 
 And what a process that wattdock starts gets to know of the caller's environment.
 """
@@ -9,6 +9,7 @@ import contextlib
 import os
 import pwd
 import re
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Module in the command line of every runner's first process.
 RUNNER = b"wattdock_runner"
+# The state of a socket that listens. Source: proc_net_tcp.rst of Linux, include/net/tcp_states.h.
+LISTENS = "0A"
 # Fields of /proc/PID/stat behind the name: utime and stime, then the same of children that were waited for (proc(5)).
 TICK_FIELDS = slice(11, 15)
 # Variables that any program may have: to start, to find its user's files, to speak the user's language.
@@ -137,3 +140,50 @@ def user_name(uid: int | None = None) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"uid {number}"
+
+
+def is_here(host: str) -> bool:
+    """Return whether a name or an address is this machine's: it alone can bind a socket to it.
+
+    Raises:
+        OSError: Nobody knows the name.
+    """
+    for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
+def listening_pids(port: int, proc: Path = PROC) -> frozenset[int]:
+    """Return the processes that listen at a port, as far as this user may see them.
+
+    Args:
+        proc: /proc, or a stand-in.
+
+    Source: proc(5), /proc/net/tcp: local address, state, …, inode; /proc/PID/fd.
+    """
+    sockets = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (proc / "net" / name).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{words[9]}]")
+    pids = set()
+    for process in proc.iterdir() if sockets else ():
+        # Another user's, or it has ended.
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
+                pids.add(int(process.name))
+    return frozenset(pids)
+
+
+def with_descendants(pids: Collection[int]) -> frozenset[int]:
+    """Return these processes and all below them."""
+    found = set(pids)
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for file in (PROC / str(pid) / "task").glob("*/children"):
+                found |= with_descendants([int(word) for word in file.read_text().split()])
+    return frozenset(found)

@@ -59,6 +59,7 @@ def resolve_hub(
     with_code: bool,
     home: Path,
     progress: Callable[[str], None],
+    with_weights: bool = True,
 ) -> Path:
     """Return the folder of a hub model's snapshot, named by its commit, downloading what is missing.
 
@@ -67,6 +68,7 @@ def resolve_hub(
     Args:
         revision: Branch, tag or commit; None is the repository's main branch.
         with_code: Fetch the repository's Python files, too (`trust_remote_code`).
+        with_weights: Fetch its weights; otherwise settings and tokenizer only.
 
     Raises:
         ConfigError: `model_id` is no model id.
@@ -74,8 +76,11 @@ def resolve_hub(
     """
     check_id(model_id)
     cache, revision = home / "models" / "hub", revision or "main"
-    snapshot = _snapshot(model_id, cache, [*PATTERNS, "*.py"] if with_code else PATTERNS)
+    patterns = [*(PATTERNS if with_weights else PATTERNS[1:]), *(["*.py"] if with_code else [])]
+    snapshot = _snapshot(model_id, cache, patterns)
     with _explained_errors(model_id, revision, cache):
+        if not with_weights:
+            return Path(snapshot(revision=revision, tqdm_class=_lines(progress)))
         return _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
 
 

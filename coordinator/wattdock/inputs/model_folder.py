@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-ModelKind = Literal["embedded", "hub", "path", "shape"]
+ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # Files of weights that Python's pickle reads; reading them can run their maker's code.
@@ -62,7 +62,7 @@ class ModelFolder:
     """A model as a runner gets it.
 
     Attributes:
-        path: Absolute folder with config.json and, unless `random_weights`, weights.
+        path: Absolute folder with config.json and, unless `random_weights`, weights; of kind "served" none is known.
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
@@ -74,6 +74,7 @@ class ModelFolder:
         with_code: Whether its Python files run, too.
         files: What `file_digests` returned when it was resolved.
         gguf: Name of the GGUF file that was chosen for llama.cpp; empty leaves the choice to the folder.
+        served_as: Its name at a server that runs already, which has the weights; empty where an engine is started.
     """
 
     path: Path
@@ -87,6 +88,7 @@ class ModelFolder:
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     gguf: str = ""
     draft: ModelFolder | None = None
+    served_as: str = ""
 
     @property
     def vocab_size(self) -> int | None:
@@ -100,7 +102,9 @@ class ModelFolder:
         Raises:
             PreflightError: A file cannot be read.
         """
-        with_weights = not self.random_weights
+        if self.kind == "served":
+            return self
+        with_weights = not (self.random_weights or (self.served_as and self.kind == "hub"))
         files = file_digests(self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf)
         if self.draft:
             files |= {f"draft/{name}": digest for name, digest in self.draft.read_again().files.items()}

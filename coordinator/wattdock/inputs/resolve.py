@@ -23,6 +23,7 @@ from wattdock.inputs.model_folder import (
     real_folder,
     stored_weights,
 )
+from wattdock.inputs.served import served_model
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def resolve_model(
 def _resolved(
     spec: ModelSpec, home: Path, progress: Callable[[str], None], config: ExperimentConfig | None
 ) -> ModelFolder:
+    served = served_model(config) if config and config.section.server_url else None
+    if served and config and spec.id == ModelSpec.SERVED:
+        if (path_here := served.path(config.section.server_url)) is None:
+            return served.without_folder()
+        spec = ModelSpec(path=path_here)
     check_model(spec, config)
     with_code, cached = spec.trust_remote_code, ""
     if spec.shape is not None:
@@ -112,10 +118,12 @@ def _resolved(
         from wattdock.inputs.hub import resolve_hub
 
         assert spec.id is not None
-        path = resolve_hub(spec.id, revision=spec.revision, with_code=with_code, home=home, progress=progress)
-        check_folder(path, **_reader(config))
+        how: dict[str, Any] = {"with_code": with_code, "with_weights": served is None}
+        path = resolve_hub(spec.id, revision=spec.revision, home=home, progress=progress, **how)
+        if not served:
+            check_folder(path, **_reader(config))
         folder = describe_folder(path, kind="hub", name=spec.id, revision=path.name)
-    folder = replace(folder, with_code=with_code).read_again()
+    folder = replace(folder, with_code=with_code, served_as=served.name if served else "").read_again()
     return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from wattdock.launch.images import ImagesLock
     from wattdock.launch.launcher_choice import LauncherChoice
 
+CLIENT = "a client of a server that runs already"
+
 
 def choose_launcher(
     config: ExperimentConfig, *, on_gpu: bool, home: Path, lock: Callable[[], ImagesLock]
@@ -43,7 +45,10 @@ def choose_launcher(
     folders.make_socket_folder(os.environ).remove()
     # "auto" is the first of the setting's values.
     names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]
-    if config.launcher != "auto" or config.container.locked:
+    if config.section.server_url:
+        # Its runner is a client without an engine, and a container has a loopback of its own.
+        names = ("process",)
+    elif config.launcher != "auto" or config.container.locked:
         names = ("docker" if config.launcher == "auto" else config.launcher,)
     refusal = None
     for name in names:
@@ -59,6 +64,8 @@ def choose_launcher(
                     f"launcher: {name}: {error.what}", f"{error.remedy}, or use --launcher process"
                 ) from error
             refusal = error
+    if config.section.server_url:
+        choice = replace(choice, reason=CLIENT, change=CLIENT)
     if refusal:
         choice = replace(choice, reason=refusal.what, change=f"for containers, {refusal.remedy}")
     return replace(

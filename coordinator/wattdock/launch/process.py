@@ -88,7 +88,8 @@ class ProcessLauncher:
                     cwd=folder.path,
                     env=process_variables(
                         spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
-                    ),
+                    )
+                    | dict(spec.variables),
                     # A terminal's Ctrl-C is the coordinator's to handle. Not a session of its own: some kernels share
                     # the CPUs out by session, and an engine that yields while it waits then starves the coordinator.
                     process_group=0,

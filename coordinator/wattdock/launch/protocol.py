@@ -15,10 +15,11 @@ Knows no way to start anything. Whether the runner answers is for the client to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -43,6 +44,7 @@ class LaunchSpec:
         draft_path: The folder of a draft model, for speculative decoding.
         alive_lock: Folder that the coordinator holds locked as long as it lives; containers are labelled with its path,
             and `reap` removes those whose folder nobody holds.
+        variables: Environment variables that the runner gets besides, as a process.
         lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
             coordinator is killed.
     """
@@ -56,6 +58,7 @@ class LaunchSpec:
     draft_path: Path | None = None
     alive_lock: Path | None = None
     lease_fds: tuple[int, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class LaunchedRunner(Protocol):

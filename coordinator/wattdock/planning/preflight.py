@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
-from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit
+from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit, served_model
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
-from wattdock.metering import choose_meter
+from wattdock.metering import MeterChoice, choose_meter
 from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.running_server import find_server
 from wattdock.text import json_text
+from wattdock_proto.asking import VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from wattdock.inputs import ModelFolder
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
-    from wattdock.metering import Meter, MeterChoice
+    from wattdock.metering import Meter
+    from wattdock.planning.running_server import RunningServer
     from wattdock.records import snapshot
 
 
@@ -62,6 +65,7 @@ class ExecutionPlan:
         meter: Which meter, and why.
         variables: Engine settings that reach its runner from the environment here; "set" for what may be secret.
         memory: Whether the model fits, in words; None on the CPU.
+        server: The server that runs already; None where wattdock starts the engine.
         job: Job of a cluster's scheduler, where one gave the machine.
         prompts: What it will send, in words; empty before that is known.
         dataset_format, dataset_ignored: As in its result's environment.
@@ -75,6 +79,7 @@ class ExecutionPlan:
     meter: MeterChoice
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
+    server: RunningServer | None = None
     job: snapshot.Job | None = None
     prompts: str = ""
     dataset_format: str | None = None
@@ -109,7 +114,8 @@ class ExecutionPlan:
 
     def launcher(self, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
         """Return a context that yields the launcher; an environment that it needs is made first."""
-        return self.launch.launcher(on_gpu=bool(self.gpus), say=say)
+        # A client of a server has one environment for all machines.
+        return self.launch.launcher(on_gpu=bool(self.gpus) and not self.server, say=say)
 
     def runner(
         self, log: Path, held: leases.HeldLeases, *, model: ModelFolder | None = None, alive_lock: Path | None = None
@@ -121,10 +127,11 @@ class ExecutionPlan:
             log_path=log,
             gpu_indices=tuple(gpu.index for gpu in self.gpus),
             gpu_uuids=tuple(gpu.uuid for gpu in self.gpus),
-            model_path=model.path if model else None,
+            model_path=model.path if model and not self.server else None,
             draft_path=model.draft.path if model and model.draft else None,
             alive_lock=alive_lock,
             lease_fds=tuple(held.values()),
+            variables={name: os.environ[name] for name in VARIABLES if self.server and name in os.environ},
         )
 
     def new_meter(self) -> Meter:
@@ -192,10 +199,16 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         PreflightError: This machine cannot run it.
     """
     require_inputs(config)
-    host_gpus = host.inventory
-    weight_bytes, _ = _memory(config, host, weights_only=True)
+    host_gpus, server = host.inventory, None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    if config.section.server_url:
+        served_model(config)
+        server, on_its_gpus = find_server(config, host_gpus)
+        others = host_gpus.without(server.pids())
+        gpus = choose_gpus(on_its_gpus, others, visible=visible, leases=host.holders)
+    else:
+        weight_bytes, _ = _memory(config, host, weights_only=True)
+        gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
         raise PreflightError(
@@ -206,15 +219,17 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     folders.require_temporary()
-    launch = choose_launcher(config, on_gpu=bool(gpus), home=home, lock=lambda: host.lock)
+    unmeasured = server.unmeasured if server and config.meter != "rapl" else ""
+    launch = choose_launcher(config, on_gpu=bool(gpus) and not server, home=home, lock=lambda: host.lock)
     return ExecutionPlan(
         config=config,
         machine=Machine.here(),
         inventory=host_gpus,
         gpus=gpus,
         launch=launch,
-        meter=choose_meter(config.meter, host_gpus),
+        meter=MeterChoice("none", unmeasured, unmeasured) if unmeasured else choose_meter(config.meter, host_gpus),
         variables=launch.variables,
+        server=server,
     )
 
 
@@ -239,9 +254,10 @@ def _for_workload(
     if not isinstance(checked, ExecutionPlan):
         return checked
     try:
-        if checked.gpus:
-            memory: str | None = _memory(config, host)[1]
-        else:
+        memory: str | None = None
+        if checked.gpus and not checked.server:
+            memory = _memory(config, host)[1]
+        elif not checked.server:
             # On CPUs only a model that may not fit, or is not computed as it is stored, is worth a line.
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)

@@ -107,6 +107,7 @@ class LoadedModel:
         driver_version, cuda_version, nccl_version: Versions that the engine computes with; None without a GPU.
         weight_bytes: Size of the parameters of a single copy of the model, as loaded.
         warnings: What the user should know of the load.
+        framework, framework_version: Of an engine that is not the backend's own.
     """
 
     visible_gpus: tuple[Gpu, ...]
@@ -119,6 +120,8 @@ class LoadedModel:
     cuda_version: str | None = None
     nccl_version: str | None = None
     warnings: tuple[str, ...] = ()
+    framework: str | None = None
+    framework_version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,7 @@ class Backend:
             any, gives back what engines held.
         arrivals: The kinds of arrival that the engine can serve.
         engine_arguments: Valid names and types; None where the engine that declares them is not installed.
+        needs_folder: Whether a load needs a model's folder.
         can_replicate: Whether several processes may serve a workload, each with its copy (`data_parallel_size`).
         caveats: Findings that every diagnosis repeats.
         engine: The loaded engine, from `load` to `unload`.
@@ -211,6 +215,7 @@ class Backend:
     supported_versions: str | None = None
     arrivals: tuple[Arrival, ...] = tuple(Arrival)
     engine_arguments: Mapping[str, Argument] | None = None
+    needs_folder = True
     can_replicate = False
     caveats: tuple[Finding, ...] = ()
     engine: Engine | None = None

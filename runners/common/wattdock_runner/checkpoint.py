@@ -20,7 +20,7 @@ from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
@@ -76,19 +76,39 @@ def encode_prompts(
         template = ChatTemplate(tokenizer, workload.chat_template_kwargs, workload.template_time_s)
     if workload.chat_template_kwargs and not template:
         raise InvalidRequest("no chat template wraps these prompts; leave out workload.prompts.chat_template_kwargs")
+    encoded = encode_each(
+        workload, prompts, recorder, lambda content, name: _encode(tokenizer, content, template, name)
+    )
+    recorder.template_asked_time = template is not None and template.asked_time
+    return encoded
+
+
+def encode_each(
+    workload: Workload,
+    prompts: Sequence[Prompt],
+    recorder: PassRecorder,
+    encode: Callable[[str | Chat, str], Sequence[int]],
+) -> tuple[EncodedPrompt, ...]:
+    """Return the token ids of each prompt, in order, and record a hash of the texts' ids.
+
+    Args:
+        encode: Returns the ids of a text or chat; its second argument names the prompt.
+
+    Raises:
+        InvalidRequest: A prompt without a single token.
+    """
     encoded, rendered = [], hashlib.sha256()
     for position, prompt in enumerate(prompts):
         if isinstance(prompt.content, (str, Chat)):
-            ids = _encode(tokenizer, prompt.content, template, f"prompt {position}")
+            ids = list(encode(prompt.content, f"prompt {position}"))
             rendered.update(_packed([len(ids)]) + _packed(ids))
+            recorder.rendered_sha256 = rendered.hexdigest()
         else:
             ids = list(prompt.content)
         limit = workload.max_output_tokens if prompt.max_output_tokens is None else prompt.max_output_tokens
         encoded.append(EncodedPrompt(position, ids, limit, hash_of(ids)))
     if empty := [prompt.position for prompt in encoded if not prompt.ids]:
         raise InvalidRequest(f"prompt {empty[0]} has no tokens")
-    recorder.rendered_sha256 = rendered.hexdigest() if texts else None
-    recorder.template_asked_time = template is not None and template.asked_time
     return tuple(encoded)
 
 

@@ -1,4 +1,4 @@
-"""The process of an engine's server on this host's loopback: start it, wait for it, ask it, end it.
+"""An engine's server: ask it; where it is a process on this host's loopback, start it, wait for it, end it, too.
 
 Must not know: requests of a pass, their answers.
 """
@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.request import ProxyHandler, Request, build_opener
 
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, lacks_memory
+from wattdock_proto.asking import fetch
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied, lacks_memory
 from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How often a starting server is asked, how long an answer may take, how long a server and then its processes have to
-# end; END_S and GRACE_S together are less than the coordinator gives a runner to end.
-READY_POLL_S, ANSWER_S, END_S, GRACE_S = 0.2, 30.0, 3.0, 1.0
+# How often a starting server is asked, how long a server and then its processes have to end; END_S and GRACE_S together
+# are less than the coordinator gives a runner to end.
+READY_POLL_S, END_S, GRACE_S = 0.2, 3.0, 1.0
 # Lines of a server's output that are kept, and lines of an error in a message.
 LAST_LINES, ERROR_LINES = 50, 3
 # The first and the last port that the kernel gives to connections of any program. Source: ip(7).
@@ -61,7 +61,58 @@ def free_port() -> int:
     raise OSError("no port of the loopback is free")
 
 
-class Server:
+class HttpServer:
+    """A server that answers, whoever started it.
+
+    Args:
+        url: Scheme, host and port, without a slash at the end.
+        headers: Sent with every request.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str] = {}) -> None:
+        self.url, self.headers = url, headers
+
+    def is_up(self, path: str) -> bool | None:
+        """Return whether it answers there that all is well; None while it does not."""
+        with suppress(OSError):
+            self.text(path)
+            return True
+        return None
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """Return the JSON that it answers, to a body of JSON if any."""
+        return json.loads(self.text(path, body))
+
+    def text(self, path: str, body: Any = None) -> str:
+        """Return what it answers; no proxy of the environment stands between."""
+        return fetch(self.url + path, body, self.headers)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sums over labels of all that its metrics page counts."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        totals = defaultdict[str, float](float)
+        for family in text_string_to_metric_families(self.text("/metrics")):
+            for sample in family.samples:
+                totals[sample.name] += sample.value
+        return dict(totals)
+
+    def begin(self) -> None:
+        """Forget what it said before this pass, which explains no failure of it."""
+
+    def fault(self, doing: str, dying_s: float) -> RunnerFault | None:
+        """Return what became of it, if that explains a failure.
+
+        Args:
+            dying_s: How long after its connections it may end.
+        """
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Stop what was started."""
+
+
+class Server(HttpServer):
     """The process of an engine's server, which ends with this one.
 
     Args:
@@ -75,7 +126,7 @@ class Server:
 
     def __init__(self, program: Path, argument: str, variables: Mapping[str, str]) -> None:
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        super().__init__(f"http://127.0.0.1:{port}")
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.process = subprocess.Popen(
             [sys.executable, "-c", TIED, str(os.getpid()), str(program), argument, str(port)],
@@ -115,33 +166,19 @@ class Server:
         line = next((line for line in reversed(self.last_lines.copy()) if line.startswith("{")), None)
         return None if line is None else dict(json.loads(line))
 
-    def is_up(self, path: str) -> bool | None:
-        """Return whether it answers there that all is well; None while it does not."""
-        with suppress(OSError):
-            self.text(path)
-            return True
-        return None
+    def begin(self) -> None:
+        """Forget its last lines."""
+        self.last_lines.clear()
 
-    def ask(self, path: str, body: Any = None) -> Any:
-        """Return the JSON that it answers, to a body of JSON if any."""
-        return json.loads(self.text(path, body))
-
-    def text(self, path: str, body: Any = None) -> str:
-        """Return what it answers; no proxy of the environment stands between."""
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.url + path, data, {"content-type": "application/json"})
-        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
-            return str(reply.read().decode())
-
-    def metrics(self) -> dict[str, float]:
-        """Return the sums over labels of all that its metrics page counts."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        totals = defaultdict[str, float](float)
-        for family in text_string_to_metric_families(self.text("/metrics")):
-            for sample in family.samples:
-                totals[sample.name] += sample.value
-        return dict(totals)
+    def fault(self, doing: str, dying_s: float) -> RunnerFault | None:
+        """Return a lack of memory or a death, which it has `dying_s` for."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(dying_s)
+        if memory_error := self.memory_error():
+            return memory_error
+        if self.process.poll() is None:
+            return None
+        return WorkerDied(f"{doing}: the engine's server is gone: {self.ending()}")
 
     def memory_error(self) -> OutOfMemory | None:
         """Return the error of a server that lacked memory, as it said itself; None for any other."""

@@ -43,7 +43,9 @@ PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument], engine: str) -> LoadOrder:
+def load_order_from(
+    request: pb.LoadRequest, declared: Mapping[str, Argument], engine: str, *, needs_folder: bool = True
+) -> LoadOrder:
     """Return what a backend must load.
 
     Args:
@@ -57,10 +59,10 @@ def load_order_from(request: pb.LoadRequest, declared: Mapping[str, Argument], e
     path, gguf = Path(request.model_path), ""
     if path.suffix == ".gguf" and path.is_file():
         path, gguf = path.parent, path.name
-    if not (path / "config.json").is_file():
+    if needs_folder and not (path / "config.json").is_file():
         raise InvalidRequest(f"no model at {request.model_path!r}: that folder holds no config.json")
     weights: pb.RandomWeights | None = _optional(request, "random_weights")
-    pickled = [file.name for kind in PICKLED for file in sorted(path.glob(kind))]
+    pickled = [file.name for kind in PICKLED for file in sorted(path.glob(kind)) if needs_folder]
     if weights is None and pickled and not any(file.suffix in (".safetensors", ".gguf") for file in path.iterdir()):
         raise InvalidRequest(f"the weights in {pickled[0]} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
@@ -175,8 +177,8 @@ def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Load
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
         visible_gpus=[pb.Gpu(**vars(gpu)) for gpu in loaded.visible_gpus],
-        framework=backend.framework,
-        framework_version=package_version(backend.framework_package),
+        framework=loaded.framework or backend.framework,
+        framework_version=loaded.framework_version if loaded.framework else package_version(backend.framework_package),
         python_version=platform.python_version(),
         package_versions=package_versions(backend.packages),
         parallelism_json=json.dumps(loaded.parallelism),

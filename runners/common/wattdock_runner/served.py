@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aiohttp
 
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied
+from wattdock_runner.errors import InvalidRequest, RunnerFault
 from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import LOOK_S, Engine
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from wattdock_runner.backend import Workload
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.engine_server import Server
+    from wattdock_runner.engine_server import HttpServer
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
 
@@ -71,6 +70,8 @@ class Api:
             none.
         histograms: On the server's metrics page, of the times to the first token and between tokens; None without a
             page.
+        tells_ids: Whether it takes prompts as ids and tells the ids of answers; others take texts, and tell counts.
+        finished_counter: On the server's metrics page, of finished requests, whoever sent them.
         keeps_alive: Whether a connection serves one request after the other.
         dying_s: How long after its connections a server ends that has failed.
     """
@@ -78,6 +79,8 @@ class Api:
     path: str
     histograms: tuple[str, str] | None = None
     draft_counters: tuple[str, ...] = ()
+    tells_ids = True
+    finished_counter = ""
     keeps_alive = True
     dying_s = 2.0
 
@@ -85,11 +88,15 @@ class Api:
         """Return a streaming request for the ids of one prompt."""
         raise NotImplementedError
 
+    def path_for(self, body: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """Return where a request is sent."""
+        return self.path
+
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return what an event of the answer tells, which is no error."""
         raise NotImplementedError
 
-    def counters(self, server: Server) -> Mapping[str, float]:
+    def counters(self, server: HttpServer) -> Mapping[str, float]:
         """Return the server's counters; they are read before and after a pass."""
         return {} if self.histograms is None else server.metrics()
 
@@ -104,6 +111,74 @@ class Api:
         """
         first, between = self.histograms or ("", "")
         return mean_of(grown, first), mean_of(grown, between)
+
+
+class AnswerStream:
+    """One answer as it comes, held against what was asked for and what the server counts.
+
+    Args:
+        is_exact: Whether the answer is to have as many tokens as it may have.
+
+    Attributes:
+        tokens, without_ids: Tokens so far, and how many of them have no id.
+        finish_reason: As in `Chunk`, once it has come.
+    """
+
+    def __init__(self, request: RequestRecord, *, tells_ids: bool, is_exact: bool) -> None:
+        self._request, self._tells_ids, self._is_exact = request, tells_ids, is_exact
+        self.tokens = self.without_ids = 0
+        self.finish_reason: str | None = None
+        self._is_counted = tells_ids
+        if not tells_ids:
+            request.prompt_tokens = None
+
+    def take(self, chunk: Chunk) -> list[int]:
+        """Return the new tokens of an event.
+
+        Raises:
+            RuntimeError: The server read another prompt, or sent other tokens than it counts.
+        """
+        request = self._request
+        if chunk.cached_prompt_tokens is not None:
+            request.cached_prompt_tokens = chunk.cached_prompt_tokens
+        if not self._tells_ids and chunk.prompt_tokens is not None:
+            request.prompt_tokens = chunk.prompt_tokens
+        if chunk.prompt_tokens not in (None, request.prompt_tokens):
+            raise RuntimeError(
+                f"the server read {chunk.prompt_tokens} prompt tokens of request {request.index}, which has "
+                f"{request.prompt_tokens}"
+            )
+        self.tokens += len(chunk.ids)
+        missing = 0 if chunk.output_tokens is None else chunk.output_tokens - self.tokens
+        # A count that comes after the last tokens cannot say when those without ids came.
+        if missing < 0 or (missing and self.finish_reason and self._tells_ids):
+            raise RuntimeError(
+                f"the server sent {self.tokens} ids of the {self.tokens + missing} tokens of request {request.index}"
+            )
+        self._is_counted |= chunk.output_tokens is not None
+        self.tokens += missing
+        self.without_ids += missing + list(chunk.ids).count(NO_ID)
+        self.finish_reason = self.finish_reason or chunk.finish_reason
+        return [*[NO_ID] * missing, *chunk.ids]
+
+    def require_whole(self) -> None:
+        """Accept an answer that has ended, with as many tokens as were asked for.
+
+        Raises:
+            RuntimeError: It was cut, nobody counted it, or it is longer or shorter than asked for.
+        """
+        index, limit = self._request.index, self._request.max_output_tokens or 0
+        if self.finish_reason is None:
+            raise RuntimeError(f"the server closed the answer to request {index} before its end")
+        if not self._is_counted:
+            raise RuntimeError("the server counts no tokens: it ignores stream_options.include_usage")
+        if self.tokens > limit:
+            raise RuntimeError(f"the server ignores max_tokens: request {index} got {self.tokens} tokens, not {limit}")
+        if self._is_exact and self.tokens < limit:
+            raise RuntimeError(
+                f"the server ignores ignore_eos: request {index} got {self.tokens} tokens, not {limit}; set "
+                "workload.ignore_eos: false"
+            )
 
 
 class Watch:
@@ -132,7 +207,7 @@ class Watch:
 class ServedEngine(Engine):
     """Sends requests to a server and returns its answers."""
 
-    def __init__(self, server: Server, api: Api, *, tokenizer: Any = None) -> None:
+    def __init__(self, server: HttpServer, api: Api, *, tokenizer: Any = None) -> None:
         self.server, self.tokenizer = server, tokenizer
         self._api, self._loop, self._news = api, asyncio.new_event_loop(), asyncio.Event()
         self._streams: set[asyncio.Task[None]] = set()
@@ -143,14 +218,15 @@ class ServedEngine(Engine):
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Write the requests' bodies before the pass begins."""
         self._recorder = recorder
-        self._bodies = {prompt.position: json.dumps(self._api.body(workload, prompt)).encode() for prompt in prompts}
+        bodies = {prompt.position: self._api.body(workload, prompt) for prompt in prompts}
+        self._bodies = {at: (self._api.path_for(body), json.dumps(body).encode()) for at, body in bodies.items()}
+        self._is_exact = workload.ignore_eos
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
         self._answers, self._fault = [], None
-        self._watch, self._without_ids = None, 0
-        # Lines that the server printed earlier explain no failure of this pass.
-        self.server.last_lines.clear()
+        self._watch, self._without_ids, self._sent = None, 0, 0
+        self.server.begin()
         self._loop.run_until_complete(self._open())
         try:
             before = self._api.counters(self.server)
@@ -158,6 +234,8 @@ class ServedEngine(Engine):
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.client_cost()
             after = self._api.counters(self.server)
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
+            if (others := round(grown.get(self._api.finished_counter, 0.0)) - self._sent) > 0:
+                raise RuntimeError(f"others sent the server {others} requests in the pass; measure it alone")
             counts = [int(grown[name]) for name in self._api.draft_counters if name in grown]
             self.drafts = (counts[0], counts[1]) if counts else None
             self._recorder.serving = Serving(share, late_s, *self._api.server_times(grown), self._without_ids)
@@ -166,12 +244,8 @@ class ServedEngine(Engine):
             raise
         except Exception as error:
             # Its connections end before it does.
-            with suppress(subprocess.TimeoutExpired):
-                self.server.process.wait(self._api.dying_s)
-            if memory_error := self.server.memory_error():
-                raise memory_error from error
-            if self.server.process.poll() is not None:
-                raise WorkerDied(f"{doing}: the engine's server is gone: {self.server.ending()}") from error
+            if fault := self.server.fault(doing, self._api.dying_s):
+                raise fault from error
             raise
         finally:
             self._loop.run_until_complete(self._close())
@@ -183,7 +257,7 @@ class ServedEngine(Engine):
             connector=aiohttp.TCPConnector(limit=0, **keeping),
             timeout=aiohttp.ClientTimeout(total=None),
             read_bufsize=MOST_EVENT_BYTES,
-            headers={"content-type": "application/json"},
+            headers={"content-type": "application/json", **self.server.headers},
         )
 
     async def _close(self) -> None:
@@ -196,8 +270,9 @@ class ServedEngine(Engine):
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send a request with the next step."""
+        self._sent += 1
         self._watch = self._watch or Watch(self._loop)
-        stream = self._loop.create_task(self._stream(request, self._bodies[prompt.position]))
+        stream = self._loop.create_task(self._stream(request, *self._bodies[prompt.position]))
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
 
@@ -216,44 +291,44 @@ class ServedEngine(Engine):
             await asyncio.wait_for(self._news.wait(), seconds)
         self._news.clear()
 
-    async def _stream(self, request: RequestRecord, body: bytes) -> None:
+    async def _stream(self, request: RequestRecord, path: str, body: bytes) -> None:
+        tells_ids = self._api.tells_ids
+        answer = AnswerStream(request, tells_ids=tells_ids, is_exact=self._is_exact)
         try:
-            async with self._session.post(self._api.path, data=body) as reply:
+            async with self._session.post(path, data=body, allow_redirects=False) as reply:
                 if reply.status != OK:
                     raise refusal(reply.status, await reply.text())
-                is_over, tokens = False, 0
-                async for line in reply.content:
-                    if not line.startswith(DATA) or line.startswith(DONE):
-                        continue
-                    event = json.loads(line[len(DATA) :])
-                    if "error" in event:
-                        raise RuntimeError(f"the engine's server: {event['error']}")
-                    chunk = self._api.read(event)
-                    if chunk.cached_prompt_tokens is not None:
-                        request.cached_prompt_tokens = chunk.cached_prompt_tokens
-                    if chunk.prompt_tokens not in (None, request.prompt_tokens):
-                        raise RuntimeError(
-                            f"the server read {chunk.prompt_tokens} prompt tokens of request {request.index}, which "
-                            f"has {request.prompt_tokens}"
-                        )
-                    tokens += len(chunk.ids)
-                    missing = 0 if chunk.output_tokens is None else chunk.output_tokens - tokens
-                    # A count that comes after the last tokens cannot say when those without ids came.
-                    if missing < 0 or (missing and is_over):
-                        raise RuntimeError(
-                            f"the server sent {tokens} ids of the {tokens + missing} tokens of request {request.index}"
-                        )
-                    tokens += missing
-                    self._without_ids += missing
-                    ids = [*[NO_ID] * missing, *chunk.ids]
-                    self._answers.append((request, now_ns(), ids, chunk.finish_reason))
-                    self._news.set()
-                    is_over = is_over or chunk.finish_reason is not None
-                if not is_over:
-                    raise RuntimeError(f"the server closed the answer to request {request.index} before its end")
+                with suppress(aiohttp.ClientPayloadError):
+                    async for line in reply.content:
+                        if not line.startswith(DATA) or line.startswith(DONE):
+                            continue
+                        chunk = self._chunk(line)
+                        ids = answer.take(chunk)
+                        # Counts may come after the last text.
+                        self._answers.append((request, now_ns(), ids, chunk.finish_reason if tells_ids else None))
+                        self._news.set()
+                answer.require_whole()
+                if not tells_ids:
+                    self._answers.append((request, now_ns(), (), answer.finish_reason))
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
             self._fault = self._fault or error
-            self._news.set()
+        self._without_ids += answer.without_ids
+        self._news.set()
+
+    def _chunk(self, line: bytes) -> Chunk:
+        """Return what a line of an answer tells.
+
+        Raises:
+            RuntimeError: It tells an error, or nothing that is known here.
+        """
+        try:
+            event = json.loads(line[len(DATA) :])
+            if not event.get("error"):
+                return self._api.read(event)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            said = line.decode(errors="replace").strip()[:200]
+            raise RuntimeError(f"the engine's server sent an unknown event: {said}") from error
+        raise RuntimeError(f"the engine's server: {event['error']}")
 
     def rest(self, seconds: float) -> None:
         """Let the loop run meanwhile, which sees what the server closes."""

@@ -73,7 +73,10 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if version is None or self._backend.engine_arguments is None:
             raise WrongState(f"{self._backend.framework} is not installed here; {INSTALL}")
         order = messages.load_order_from(
-            request, self._backend.engine_arguments, f"{self._backend.framework} {version}"
+            request,
+            self._backend.engine_arguments,
+            f"{self._backend.framework} {version}",
+            needs_folder=self._backend.needs_folder,
         )
         self._engine.require_idle()
         if self._is_loaded:

@@ -60,6 +60,12 @@ class Engine:
     drafts: tuple[int, int] | None = None
     steps: list[Step]
 
+    def encode(
+        self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder
+    ) -> tuple[EncodedPrompt, ...]:
+        """Return the token ids of each prompt; see `encode_prompts`."""
+        return encode_prompts(self.tokenizer, workload, prompts, recorder)
+
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:
         """Prepare a pass, and refuse what the engine would refuse in the middle of it."""
 
@@ -113,7 +119,7 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
             f"{workload.in_flight} requests in flight, and this engine serves {engine.max_in_flight} at a time; "
             f"raise {engine.in_flight_argument}"
         )
-    encoded = encode_prompts(engine.tokenizer, workload, prompts, recorder)
+    encoded = engine.encode(workload, prompts, recorder)
     first = first_requests(encoded, workload.first_output_tokens)
     require_servable((*encoded, *first), engine.vocab_size, engine.context_tokens)
     require_cache_room(engine, workload, encoded)

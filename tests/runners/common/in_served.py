@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner import served
 from wattdock_runner.backend import Arrival, Prompt, Workload
 from wattdock_runner.engine_server import loading
+from wattdock_runner.process import descendants
 from wattdock_runner.recorder import PassRecorder
 from wattdock_runner.served import Api, Chunk, ServedEngine
 from wattdock_runner.serving import serve
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.engine_server import Server
+    from wattdock_runner.engine_server import HttpServer
 
 GAP_S = 0.05
 # By the first id of a prompt.
@@ -90,7 +91,7 @@ class ScriptedApi(Api):
     def read(self, event: Mapping[str, Any]) -> Chunk:
         return Chunk(event["ids"], event["end"], output_tokens=event.get("counted"))
 
-    def counters(self, server: Server) -> dict[str, float]:
+    def counters(self, server: HttpServer) -> dict[str, float]:
         self.looks += 1
         return {"looks": float(self.looks)}
 
@@ -118,7 +119,7 @@ def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, 
         threading.Timer(1.0, recorder.cancelled.set).start()
     try:
         arrivals_ns = tuple(round(number * gap_s * 1e9) for number in range(len(whats))) if gap_s else ()
-        workload = Workload(Arrival.OPEN if gap_s else Arrival.BATCH, len(whats), 3, arrival_ns=arrivals_ns)
+        workload = Workload(Arrival.OPEN if gap_s else Arrival.BATCH, len(whats), 5, arrival_ns=arrivals_ns)
         serve(engine, workload, [Prompt([what, 2]) for what in whats], recorder)
     except Exception as error:  # noqa: BLE001 - told
         return {"kind": type(error).__name__, "message": str(error)}
@@ -149,7 +150,7 @@ def main() -> None:
         outcomes[name] = outcome(engine, GOOD, globals()[name])
         engine.end()
         engine = started()
-    pid = engine.server.process.pid
+    [pid] = descendants(os.getpid())
     engine.end()
     outcomes["left_by_a_look"] = lives_after_a_look_that_raises()
     outcomes["left"] = os.path.exists(f"/proc/{pid}")  # noqa: PTH110

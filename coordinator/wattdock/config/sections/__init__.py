@@ -140,6 +140,11 @@ class BackendSection(BaseModel):
         return self.split(1).gpus
 
     @property
+    def server_url(self) -> str:
+        """Address of a server that runs already and is measured as it is; empty where wattdock starts the engine."""
+        return ""
+
+    @property
     def replicas(self) -> int:
         """Equal engines that serve the workload together."""
         return 1

@@ -1,0 +1,92 @@
+"""The model of a server that runs already: its name there, and what the server tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from wattdock.config import ModelSpec
+from wattdock.errors import Cause, ConfigError, PreflightError
+from wattdock.host import processes
+from wattdock.inputs.locate import locate
+from wattdock.inputs.model_folder import ModelFolder
+from wattdock.text import listed
+from wattdock_proto.asking import Unanswered, ask
+
+if TYPE_CHECKING:
+    from wattdock.config import ExperimentConfig
+
+MODELS = "/v1/models"
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as a server lists it.
+
+    Attributes:
+        name: The name in requests.
+        root: What the server was started with, where it tells: an id on a hub or a folder.
+        vocab_size: Number of token ids; None where the server does not tell.
+    """
+
+    name: str
+    root: str = ""
+    vocab_size: int | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """Names by which a person may mean it."""
+        return {form for name in (self.name, self.root) if name for form in (name, name.rpartition("/")[2])}
+
+    def path(self, url: str) -> Path | None:
+        """Return where the model lies on this machine, if it serves it and the server tells; None otherwise."""
+        if not processes.is_here(urlsplit(url).hostname or ""):
+            return None
+        paths = [Path(text) for text in (self.root, self.name) if text.startswith("/")]
+        # Settings stand beside a GGUF file, or in the folder.
+        return next((path for path in paths if (locate(path).folder / "config.json").is_file()), None)
+
+    def without_folder(self) -> ModelFolder:
+        """Return the model of which only its name is known, and what the server tells."""
+        known = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
+        return ModelFolder(Path(), "served", self.name, None, True, False, known, served_as=self.name)
+
+
+def served_model(config: ExperimentConfig) -> ServedModel:
+    """Return the model that an experiment means, of those that its server lists.
+
+    Raises:
+        PreflightError: The server does not answer, or lists no models.
+        ConfigError: It has another model than the experiment names, or several and none is named.
+
+    Source: OpenAI's API reference, "List models"; vLLM adds `root`, llama.cpp `meta.n_vocab`.
+    """
+    section, url = config.section, config.section.server_url
+    try:
+        answer = ask(url, MODELS)
+        models = [
+            ServedModel(str(entry["id"]), str(entry.get("root") or ""), (entry.get("meta") or {}).get("n_vocab"))
+            for entry in answer["data"]
+        ]
+    except Unanswered as error:
+        raise PreflightError(str(error)) from error
+    except (LookupError, TypeError, AttributeError) as error:
+        what = f"{url} answers {MODELS} with {str(answer)[:100]}"
+        raise PreflightError(what, "it is no OpenAI-compatible server; correct the address") from error
+    asked = getattr(section, "model", None)
+    label = config.model.label
+    if asked:
+        meant = [model for model in models if model.name == asked]
+    elif config.model.id == ModelSpec.SERVED:
+        meant = models
+    else:
+        meant = [model for model in models if model.names & {label, label.rpartition("/")[2]}]
+    if len(meant) == 1:
+        return meant[0]
+    has = listed([model.name for model in models]) or "no model"
+    if meant:
+        raise ConfigError(f"{url} has {has}", "name one: url.model", cause=Cause.INVALID_VALUE)
+    remedy = "leave --model out, or give the name there: --set url.model=NAME"
+    raise ConfigError(f"{url} has {has}, not {asked or label}", remedy, cause=Cause.INVALID_VALUE)

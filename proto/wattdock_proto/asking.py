@@ -1,0 +1,91 @@
+"""Ask a server over HTTP: coordinator and runners do it alike, and need the standard library only.
+
+No proxy stands between, and no redirect is followed: it could carry a key to another host.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The variable with the key of a server that wants one; a key is no setting, which results would hold.
+KEY_VARIABLE = "WATTDOCK_API_KEY"
+# Variables of the coordinator that whoever asks such a server needs, too.
+VARIABLES = (KEY_VARIABLE, "SSL_CERT_FILE", "SSL_CERT_DIR")
+ANSWER_S = 30.0
+# The most that is read of an answer, and quoted of one in a message.
+MOST_BYTES, QUOTED = 1 << 26, 300
+REFUSED = (401, 403)
+
+
+class Unanswered(Exception):  # noqa: N818 - named for what the caller learns
+    """A server gave no usable answer; holds one line, with what to do."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def fetch(url: str, body: Any = None, headers: Mapping[str, str] = {}) -> str:
+    """Return what a server answers, to a body of JSON if any.
+
+    Raises:
+        OSError, http.client.HTTPException: It does not answer, or with an error.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(url, data, {"content-type": "application/json", **headers})
+    with build_opener(ProxyHandler({}), _NoRedirect).open(request, timeout=ANSWER_S) as reply:
+        return str(reply.read(MOST_BYTES).decode(errors="replace"))
+
+
+def key_header() -> dict[str, str]:
+    """Return the header that holds the caller's key; empty without one.
+
+    Raises:
+        Unanswered: No header can hold the key.
+    """
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not (key.isascii() and key.isprintable()):
+        raise Unanswered(f"{KEY_VARIABLE} holds what no header can hold; set it again, without a line's end")
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def ask(base_url: str, path: str, body: Any = None) -> Any:
+    """Return the JSON that a server answers, asked with the caller's key.
+
+    Raises:
+        Unanswered: It does not answer, refuses, or answers no JSON; says why.
+    """
+    try:
+        return json.loads(fetch(base_url + path, body, key_header()))
+    except HTTPError as error:
+        with error:
+            said = " ".join(error.read(1000).decode(errors="replace").split())[:QUOTED]
+        if error.code not in REFUSED:
+            raise Unanswered(f"{base_url} answers {path} with {error.code} {said}".rstrip()) from error
+        wrong = "refuses the key in" if os.environ.get(KEY_VARIABLE) else "wants a key: put it into"
+        raise Unanswered(f"{base_url} {wrong} the environment variable {KEY_VARIABLE}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Unanswered(f"{base_url}: {_why(error)}") from error
+    except ValueError as error:
+        raise Unanswered(f"{base_url} answers {path} with no JSON; is it an OpenAI-compatible server?") from error
+
+
+def _why(error: Exception) -> str:
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({cause.verify_message}); set SSL_CERT_FILE to its authority's file"
+    if isinstance(cause, ssl.SSLError):
+        return f"no TLS ({cause.reason}); write http:// for a server without"
+    if isinstance(cause, (http.client.HTTPException, ConnectionResetError)):
+        return f"no HTTP ({cause or type(cause).__name__}); write https:// for a server with TLS"
+    return f"nobody answers ({getattr(cause, 'strerror', None) or cause}); start the server, or correct the address"

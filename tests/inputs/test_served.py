@@ -1,0 +1,88 @@
+"""The model of a server that runs already, and what is said where it cannot be asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from make.openai_server import KEY, behaving, certificate
+from refused import raises
+
+from wattdock.config import load_study
+from wattdock.errors import ConfigError, PreflightError
+from wattdock.inputs import resolve_model, served_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattdock.config import ExperimentConfig
+
+
+def experiment(url: str, **settings: Any) -> ExperimentConfig:
+    return load_study({"url": url, **settings}, {}).experiments[0]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "variables", "settings", "kind", "words"),
+    [
+        ("", {}, {"model": "owner/other"}, ConfigError, "has stand-in, not owner/other"),
+        ("", {}, {"url.model": "other"}, ConfigError, "has stand-in, not other"),
+        ("two", {}, {}, ConfigError, "has stand-in, second; name one: url.model"),
+        ("html", {}, {}, PreflightError, "answers /v1/models with no JSON"),
+        ("other", {}, {}, PreflightError, "{'hello': 1}; it is no OpenAI-compatible server"),
+        ("redirect", {}, {}, PreflightError, "answers /v1/models with 302"),
+        ("key", {}, {}, PreflightError, "wants a key: put it into the environment variable WATTDOCK_API_KEY"),
+        ("key", {"WATTDOCK_API_KEY": "no"}, {}, PreflightError, "refuses the key in the environment variable"),
+        ("key", {"WATTDOCK_API_KEY": "a\nb"}, {}, PreflightError, "WATTDOCK_API_KEY holds what no header can hold"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_one_line_with_what_to_do(
+    behaviour: str,
+    variables: dict[str, str],
+    settings: dict[str, str],
+    kind: type[Exception],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wrong model is the file's mistake, everything else the machine's."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with behaving(behaviour) as (url, _):
+        config = load_study({"url": url}, settings).experiments[0]
+        with raises(kind, words) as caught:
+            served_model(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_nobody_there_and_the_other_protocol_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is closed, TLS where there is none, none where there is TLS, and a certificate nobody vouches for."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with raises(PreflightError, "nobody answers (Connection refused); start the server"):
+            served_model(experiment(f"http://127.0.0.1:{unused.getsockname()[1]}"))
+    with behaving("") as (url, _), raises(PreflightError, "write http:// for a server without"):
+        served_model(experiment(url.replace("http:", "https:")))
+    pem = certificate(tmp_path)
+    with behaving("", env={**os.environ, "STAND_IN_PEM": str(pem)}) as (url, _):
+        with raises(PreflightError, "write https:// for a server with TLS"):
+            served_model(experiment(url))
+        secure = experiment(url.replace("http:", "https:"))
+        with raises(PreflightError, "its certificate is not trusted", "SSL_CERT_FILE"):
+            served_model(secure)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        assert served_model(secure).name == "stand-in"
+
+
+def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name there, by the last part of an id; nothing of it is known but its name, and a key is sent."""
+    monkeypatch.setenv("WATTDOCK_API_KEY", KEY)
+    with behaving("key") as (url, _):
+        config = experiment(f"{url}/v1/")
+        assert config.section.server_url == url
+        folder = resolve_model(config.model, home=tmp_path, progress=print, config=config)
+        assert (folder.kind, folder.name, folder.revision, folder.served_as) == ("served", "stand-in", None, "stand-in")
+        assert served_model(experiment(url, model="owner/stand-in")).name == "stand-in"
+    with behaving("two") as (url, _):
+        assert served_model(load_study({"url": url}, {"url.model": "second"}).experiments[0]).name == "second"

@@ -1,0 +1,179 @@
+"""Servers that somebody else started: real ones, and one that misbehaves as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from contract.runner_process import (
+    LLAMACPP_FOLDER,
+    LLAMACPP_PYTHON,
+    ROOT,
+    VLLM_PYTHON,
+    ids_prompt,
+    output_ids,
+    printed_by,
+    refusal,
+    runner_environment,
+    running,
+    workload,
+)
+from contract.subjects import ONE_THREAD, UNIPROC
+from make.openai_server import PROMPT_TOKENS, behaving
+from runners.checkpoints import run
+
+from wattdock_proto.v1 import runner_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from contract.runner_process import Runner
+    from runners.checkpoints import Checkpoint
+
+# Its environment has all that a client needs.
+PYTHON = VLLM_PYTHON
+START_S = 300
+CHAT = pb.Prompt(messages_json=json.dumps([{"role": "user", "content": "a watt"}]))
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    if not PYTHON.exists():
+        pytest.skip(f"no environment with aiohttp at {PYTHON}")
+    with running("url", ROOT / "runners/url", PYTHON) as client:
+        yield client
+
+
+def load(runner: Runner, url: str, model: str = "stand-in") -> pb.Loaded:
+    """Load a server; it needs no folder."""
+    if runner.model:
+        runner.unload()
+    return runner.load("", engine_args={"base_url": url, "model": model})[0]  # type: ignore[arg-type]
+
+
+@contextmanager
+def serving(command: list[str], environ: dict[str, str], port: int) -> Iterator[str]:
+    """Start a server as a person would, and yield its address once it answers."""
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+        try:
+            deadline_s = time.monotonic() + START_S
+            while process.poll() is None and time.monotonic() < deadline_s:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def vllm_url(checkpoint: Checkpoint) -> Iterator[str]:
+    """Return the address of vLLM's server, started by its own command."""
+    port = free_port()
+    words = f"--host 127.0.0.1 --port {port} --served-model-name mine --enforce-eager --dtype float32".split()
+    words += "--max-num-seqs 4 --block-size 32 --num-gpu-blocks-override 40 --gpu-memory-utilization 0.1".split()
+    words += ["--model", str(checkpoint.folder), "--distributed-executor-backend", UNIPROC]
+    variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", *words]
+    with serving(command, {**os.environ, **variables}, port) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def llamacpp_url(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of llama.cpp's server with a GGUF file."""
+    if not LLAMACPP_PYTHON.exists():
+        pytest.skip(f"no llama.cpp environment at {LLAMACPP_PYTHON}")
+    file, port = tmp_path_factory.mktemp("gguf") / "tiny.gguf", free_port()
+    script, ends = ROOT / "tests/runners/url/make_gguf.py", map(str, checkpoint.eos_ids)
+    printed_by(script, str(checkpoint.folder), str(file), *ends, python=LLAMACPP_PYTHON, folder=LLAMACPP_FOLDER)
+    exact = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off", "n_parallel": 4, "n_ctx": 2048}
+    settings = json.dumps({"model": str(file), **ONE_THREAD, **exact, "n_threads_http": 8})
+    command = [str(LLAMACPP_PYTHON), str(LLAMACPP_FOLDER / "wattdock_llamacpp_server.py"), settings, str(port)]
+    with serving(command, runner_environment(LLAMACPP_FOLDER, ""), port) as url:
+        yield url
+
+
+def test_a_vllm_server_that_runs_gives_the_ids_that_vllm_gives_when_wattdock_starts_it(
+    runner: Runner, checkpoint: Checkpoint, vllm_url: str
+) -> None:
+    """Which are plain transformers'; texts are tokenized there; others' requests in a pass refuse it."""
+    loaded = load(runner, vllm_url, "mine")
+    environment = loaded.environment
+    assert (environment.framework, environment.framework_version[:2]) == ("vllm", "0.")
+    assert json.loads(loaded.effective_engine_args_json) == {"model": "mine", "context_tokens": 512}
+    result = run(runner)
+    assert output_ids(result) == checkpoint.continuations
+    assert result.summary.serving.tokens_without_ids == 0
+    assert result.summary.serving.server_ttft_s > 0
+    ended = run(runner, ignore_eos=False)
+    assert any(record.finish_reason == "stop" for record in ended.requests)
+    texts = runner.generate(workload(chat_template=True), [pb.Prompt(text="a watt"), CHAT])
+    assert texts.requests[0].prompt_hash == texts.requests[1].prompt_hash
+    [plain] = runner.generate(workload(), [pb.Prompt(text="a watt")]).requests
+    assert 0 < plain.prompt_tokens < texts.requests[0].prompt_tokens
+    code, detail = runner.refused_pass(workload(), [ids_prompt(600)])
+    assert (code, "600 + 5 positions, and the model has 512" in detail) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wattdock_starts_it(
+    runner: Runner, checkpoint: Checkpoint, llamacpp_url: str
+) -> None:
+    """Up to the first end, which it never draws where it is to ignore ends; it serves as many as it has slots."""
+    loaded = load(runner, llamacpp_url, "tiny")
+    assert loaded.environment.framework == "llama.cpp"
+    assert json.loads(loaded.effective_engine_args_json)["max_in_flight"] == 4
+    for ids, whole in zip(output_ids(run(runner)), checkpoint.continuations, strict=True):
+        first = next((at for at, token in enumerate(whole) if token in checkpoint.eos_ids), len(whole))
+        assert ids[:first] == whole[:first]
+    code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(9)] * 5)
+    assert (code, "raise the server's --parallel" in detail) == ("INVALID_ARGUMENT", True)
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_a_server_that_tells_no_ids_is_sent_texts_and_counts_itself(runner: Runner, *, is_chat: bool) -> None:
+    """And the load says so; ids cannot be sent to it."""
+    with behaving("") as (url, _):
+        loaded = load(runner, url)
+        assert list(loaded.environment.warnings) == ["tokens are as the server counts them: it tells no ids"]
+        result = runner.generate(workload(chat_template=is_chat, ignore_eos=False), [pb.Prompt(text="a watt")] * 2)
+        assert [(record.output_tokens, record.prompt_tokens) for record in result.requests] == [(5, PROMPT_TOKENS)] * 2
+        assert result.summary.serving.tokens_without_ids == 10
+        assert output_ids(result) == [[], []]
+        assert [record.finish_reason for record in result.requests] == ["length"] * 2
+        assert runner.refused_pass(workload(), [ids_prompt(9)])[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "words"),
+    [
+        ("cut", "INTERNAL", "the server closed the answer to request 0 before its end"),
+        ("dies", "ABORTED", "the server is gone: "),
+        ("longer", "INTERNAL", "the server ignores max_tokens: request 0 got 6 tokens, not 5"),
+        ("shorter", "INTERNAL", "the server ignores ignore_eos: request 0 got 1 tokens, not 5"),
+        ("uncounted", "INTERNAL", "the server counts no tokens: it ignores stream_options.include_usage"),
+        ("broken", "INTERNAL", "the engine's server sent an unknown event: data: {nonsense"),
+        ("refuses", "INVALID_ARGUMENT", "the engine's server answered 400: "),
+    ],
+)
+def test_what_a_server_does_wrong_ends_the_pass_by_its_name(
+    runner: Runner, behaviour: str, code: str, words: str
+) -> None:
+    """In one line."""
+    with behaving(behaviour) as (url, _):
+        load(runner, url)
+        refused = refusal(runner.start(workload(), [pb.Prompt(text="a watt")]))
+    assert (refused[0], words in refused[1], "\n" in refused[1]) == (code, True, False), refused
