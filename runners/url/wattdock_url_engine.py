@@ -114,15 +114,16 @@ def recognised(server: FoundServer, name: str) -> tuple[LlamaCppApi | OpenAiApi,
     vLLM is known by what it does, an answer of one token that tells its id; behind a proxy it need not.
 
     Source: tools/server/README.md of llama.cpp, GET /props; vLLM's GET /version; `get_server_info` in
-    sglang/srt/entrypoints/http_server.py.
+    sglang/srt/entrypoints/http_server.py; `return_token_ids` is vLLM's pull request 22587, and SGLang's 30917.
     """
     if build := server.told("/props").get("build_info"):
         return LlamaCppApi(), "llama.cpp", str(build)
+    # SGLang may tell ids, too, but its other endpoints are not vLLM's.
+    if sglang := server.told("/get_server_info").get("version") or server.told("/server_info").get("version"):
+        return OpenAiApi(name), "sglang", str(sglang)
     version = server.told("/version").get("version")
     asked = {"model": name, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
     choices = server.told("/v1/completions", asked).get("choices") or [{}]
     if choices[0].get("token_ids"):
         return VllmApi(name, lambda work: {"ignore_eos": work.ignore_eos}), "vllm", version
-    if sglang := server.told("/get_server_info").get("version") or server.told("/server_info").get("version"):
-        return OpenAiApi(name), "sglang", str(sglang)
     return OpenAiApi(name), "OpenAI-compatible server", version

@@ -31,8 +31,11 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
             lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
     if reason := GpuInventory.here().reason:
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
-    lock = read_lock()
-    for backend in dict.fromkeys(config.backend for config in experiments if config.launcher != "process"):
+    if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
+        lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
+    lock, served = read_lock(), {config.backend for config in experiments if config.section.server_url}
+    backends = dict.fromkeys(config.backend for config in experiments if config.launcher != "process")
+    for backend in (name for name in backends if name not in served):
         try:
             find_locked(backend, lock)
         except WattdockError as error:
