@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 # The variable with the key of a server that wants one; a key is no setting, which results would hold.
 KEY_VARIABLE = "WATTDOCK_API_KEY"
+# The variable with the only address that gets the key: a stranger's study may name another.
+URL_VARIABLE = "WATTDOCK_API_URL"
 # Variables of the coordinator that whoever asks such a server needs, too.
-VARIABLES = (KEY_VARIABLE, "SSL_CERT_FILE", "SSL_CERT_DIR")
+VARIABLES = (KEY_VARIABLE, URL_VARIABLE, "SSL_CERT_FILE", "SSL_CERT_DIR")
 ANSWER_S = 30.0
 # The most that is read of an answer, and quoted of one in a message.
 MOST_BYTES, QUOTED = 1 << 26, 300
@@ -47,8 +49,8 @@ def fetch(url: str, body: Any = None, headers: Mapping[str, str] = {}) -> str:
         return str(reply.read(MOST_BYTES).decode(errors="replace"))
 
 
-def key_header() -> dict[str, str]:
-    """Return the header that holds the caller's key; empty without one.
+def key_header(base_url: str) -> dict[str, str]:
+    """Return the header that holds the caller's key; empty without one, or where it is another server's.
 
     Raises:
         Unanswered: No header can hold the key.
@@ -56,7 +58,11 @@ def key_header() -> dict[str, str]:
     key = os.environ.get(KEY_VARIABLE, "")
     if not (key.isascii() and key.isprintable()):
         raise Unanswered(f"{KEY_VARIABLE} holds what no header can hold; set it again, without a line's end")
-    return {"authorization": f"Bearer {key}"} if key else {}
+    return {"authorization": f"Bearer {key}"} if key and _gets_key(base_url) else {}
+
+
+def _gets_key(base_url: str) -> bool:
+    return os.environ.get(URL_VARIABLE, "").rstrip("/").removesuffix("/v1") == base_url
 
 
 def ask(base_url: str, path: str, body: Any = None) -> Any:
@@ -66,14 +72,18 @@ def ask(base_url: str, path: str, body: Any = None) -> Any:
         Unanswered: It does not answer, refuses, or answers no JSON; says why.
     """
     try:
-        return json.loads(fetch(base_url + path, body, key_header()))
+        return json.loads(fetch(base_url + path, body, key_header(base_url)))
     except HTTPError as error:
         with error:
             said = " ".join(error.read(1000).decode(errors="replace").split())[:QUOTED]
         if error.code not in REFUSED:
             raise Unanswered(f"{base_url} answers {path} with {error.code} {said}".rstrip()) from error
-        wrong = "refuses the key in" if os.environ.get(KEY_VARIABLE) else "wants a key: put it into"
-        raise Unanswered(f"{base_url} {wrong} the environment variable {KEY_VARIABLE}") from error
+        if not os.environ.get(KEY_VARIABLE):
+            raise Unanswered(f"{base_url} wants a key: put it into the environment variable {KEY_VARIABLE}") from error
+        if not _gets_key(base_url):
+            where = f"only the address in --url, or in {URL_VARIABLE}, gets the one in {KEY_VARIABLE}"
+            raise Unanswered(f"{base_url} wants a key: {where}") from error
+        raise Unanswered(f"{base_url} refuses the key in the environment variable {KEY_VARIABLE}") from error
     except (OSError, http.client.HTTPException) as error:
         raise Unanswered(f"{base_url}: {_why(error)}") from error
     except ValueError as error:

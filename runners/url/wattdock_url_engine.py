@@ -87,7 +87,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         InvalidRequest: It does not answer.
     """
     report("asking the server")
-    name, server = str(order.engine_args["model"]), FoundServer(str(order.engine_args["base_url"]), key_header())
+    name, url = str(order.engine_args["model"]), str(order.engine_args["base_url"])
+    server = FoundServer(url, key_header(url))
     entries = [entry for entry in server.ask(MODELS)["data"] if entry.get("id") == name]
     api, framework, version = recognised(server, name)
     engine = FoundEngine(server, api)

@@ -34,7 +34,14 @@ def experiment(url: str, **settings: Any) -> ExperimentConfig:
         ("other", {}, {}, PreflightError, "{'hello': 1}; it is no OpenAI-compatible server"),
         ("redirect", {}, {}, PreflightError, "answers /v1/models with 302"),
         ("key", {}, {}, PreflightError, "wants a key: put it into the environment variable WATTDOCK_API_KEY"),
-        ("key", {"WATTDOCK_API_KEY": "no"}, {}, PreflightError, "refuses the key in the environment variable"),
+        ("key", {"WATTDOCK_API_KEY": "no", "WATTDOCK_API_URL": "here"}, {}, PreflightError, "refuses the key in"),
+        (
+            "key",
+            {"WATTDOCK_API_KEY": KEY},
+            {},
+            PreflightError,
+            "only the address in --url, or in WATTDOCK_API_URL, gets",
+        ),
         ("key", {"WATTDOCK_API_KEY": "a\nb"}, {}, PreflightError, "WATTDOCK_API_KEY holds what no header can hold"),
     ],
 )
@@ -47,9 +54,9 @@ def test_a_server_that_cannot_be_asked_is_one_line_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wrong model is the file's mistake, everything else the machine's."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
     with behaving(behaviour) as (url, _):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.replace("here", url))
         config = load_study({"url": url}, settings).experiments[0]
         with raises(kind, words) as caught:
             served_model(config)
@@ -79,6 +86,7 @@ def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, mo
     """By its name there, by the last part of an id; nothing of it is known but its name, and a key is sent."""
     monkeypatch.setenv("WATTDOCK_API_KEY", KEY)
     with behaving("key") as (url, _):
+        monkeypatch.setenv("WATTDOCK_API_URL", f"{url}/v1/")
         config = experiment(f"{url}/v1/")
         assert config.section.server_url == url
         folder = resolve_model(config.model, home=tmp_path, progress=print, config=config)

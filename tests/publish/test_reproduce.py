@@ -255,3 +255,10 @@ def test_a_bundle_without_joules_is_compared_by_speed_and_says_so(
     [pair] = json.loads(again.stdout)["pairs"]
     assert pair["tests"]["output_tokens_per_s"]["equivalent"] is True
     assert other.launches == 3
+
+
+def test_a_server_that_was_running_is_not_asked_from_a_bundle(tmp_path: Path) -> None:
+    """A stranger's bundle may name any address, and its server cannot be started again."""
+    there = on_cpu(backend="url", url={"base_url": "http://203.0.113.9:8000"}, model="served")
+    with raises(ConfigError, "it measured a server that ran at http://203.0.113.9:8000"):
+        reproduced(tmp_path, LocalChoices(), **there)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import typer
 from wattdock.errors import ConfigError
 from wattdock.files import expanded
 from wattdock.output import say
+from wattdock_proto.asking import URL_VARIABLE
 
 if TYPE_CHECKING:
     from wattdock.config import Study
@@ -183,6 +185,9 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         settings[name] = parse_yaml(value, f"--set {name}")[0]
         written_as.pop(name, None)
     study = load_study(file, settings, written_as=written_as, publishable=publishable)
+    if flags.url:
+        # Whoever names the server on the command line means it to get the key.
+        os.environ[URL_VARIABLE] = study.experiments[0].section.server_url
     sources = {config.prompts.source or "" for config in study.experiments}
     if LENGTH in settings and "synthetic" not in sources:
         given = written_as.get(LENGTH, f"--set {LENGTH}")

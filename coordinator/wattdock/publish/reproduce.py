@@ -130,6 +130,8 @@ def _config_here(
 ) -> ExperimentConfig:
     """Return an experiment of study.yaml with the settings that this machine's user chose."""
     prompts, model, label = written.workload.prompts, written.model, bundled.config.label
+    if url := written.section.server_url:
+        raise ConfigError(f"{label}: it measured a server that ran at {url}, which a bundle cannot start", INSTEAD)
     # Nobody holds the packages of an interpreter that is named here against a lock.
     is_locked = written.container.locked and not local.runner_python
     here: dict[str, Any] = {"runner_python": local.runner_python, "package_lock": None}
