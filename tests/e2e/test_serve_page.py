@@ -47,9 +47,9 @@ def test_a_run_is_shown_survives_the_server_and_is_stopped_by_the_page(browser: 
         browser.get_log("browser")  # type: ignore[no-untyped-call]
         browser.get(server.url)
         until(browser, lambda: "J/token (provisional)" in text(browser, "#runs .figures"))
-        until(browser, lambda: "leased by" in text(browser, "#gpu-rows tr:first-child td:last-child"))
+        until(browser, lambda: "leased by" in text(browser, "#gpu-rows > :first-child .who"))
         # A name is text, whatever it holds.
-        assert MARKUP in text(browser, "#gpu-rows tr:nth-child(4) th")
+        assert MARKUP in text(browser, "#gpu-rows > :nth-child(4) h3")
         assert browser.find_elements(By.CSS_SELECTOR, "#gpu-rows img") == []
         boxes = browser.find_elements(By.CSS_SELECTOR, "#choose input")
         assert [box.is_enabled() for box in boxes] == [False, True, False, True]
