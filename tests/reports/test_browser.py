@@ -142,7 +142,7 @@ def test_restarts_are_selected_with_the_keyboard(browser: Chrome, gpu_study: Pat
     # The legend is whole, and time begins at 0.
     assert "output tokens/s" in browser.execute_script(LEGEND)
     ticks = browser.execute_script(TICKS)
-    assert ticks[0] == "0.0"
+    assert float(ticks[0]) == 0
     assert "−" not in "".join(ticks)
     assert_quiet(browser, file)
 

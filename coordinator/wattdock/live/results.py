@@ -46,9 +46,8 @@ class ServedResults:
     async def rows(self, *, for_owner: bool) -> dict[str, Any]:
         """Return the latest rows; the earlier ones while a pass is measured, or where reading takes long."""
         if study := self._feed.measuring:
-            note = f"as of {self._read_utc:%H:%M:%S} UTC, before {study} began a pass"
-            if newer := len(self._names() - self._named):
-                note += f"; {newer} stored since then will stand here when the pass is over"
+            newer = len(self._names() - self._named)
+            note = f"as of {self._read_utc:%H:%M:%S} UTC, {newer} more stored since; {study} measures a pass, then they are read"
             return {"rows": self._rows, "note": note}
         if time.monotonic() >= self._rest_until_s:
             began_s = time.monotonic()

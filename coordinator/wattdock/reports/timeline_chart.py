@@ -131,7 +131,7 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
     rates = tokens.mark_line(interpolate="step-after", clip=True, strokeWidth=1.5).encode(color=color, strokeDash=dash)
     drawn = [(POWER, watts)] if look.lines else []
     drawn += [(TOKENS_PER_S, rates)] if look.has_tokens else []
-    fill = scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds})
+    fill = scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds}).legend(symbolOpacity=0.6)
     scale = alt.Scale(zero=True)
     begin = next((kind for kind in ("warm-up", "pass") if kind in look.kinds), "first span")
     panels = []

@@ -38,7 +38,7 @@ function colour(name) {
   at("legend").style.color = "";
   return value;
 }
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
 const span = (value) => (value < 5400 ? seconds(value) : `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`);
 
 // One pace for a run's progress and its end: that of its finished passes, else of the pass under way.
