@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 LONG = (*SMALL, "--gpus", "0", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0", "--max-output-tokens", "20")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 NARROW = {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+# Cells of results, and paragraphs, that a phone's window cuts off.
+CUT_OFF = """
+return [...document.querySelectorAll("#result-rows td, #result-rows th, p, article")]
+    .filter((part) => part.offsetWidth && part.getBoundingClientRect().right > innerWidth).map((part) => part.textContent)
+"""
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -46,10 +52,19 @@ def test_a_run_is_shown_survives_the_server_and_is_stopped_by_the_page(browser: 
         port = server.url.rpartition(":")[2]
         browser.get_log("browser")  # type: ignore[no-untyped-call]
         browser.get(server.url)
+        # Before data comes, each part says so, and no table has a head without a body.
+        assert "Reading results" in httpx.get(server.url, timeout=30).text
+        assert not browser.find_element(By.ID, "results-table").is_displayed()
         until(browser, lambda: "J/token (provisional)" in text(browser, "#runs .figures"))
-        until(browser, lambda: "leased by" in text(browser, "#gpu-rows tr:first-child td:last-child"))
+        until(browser, lambda: "leased by" in text(browser, "#gpu-rows > :first-child .who"))
+        assert text(browser, "#gpu-rows > :first-child .watts").endswith(" of 700 W")
+        # Progress and end are told once, at one pace, on the card and on its GPU.
+        left = "about [0-9]+ (s|min) left, until about [0-9]{2}:[0-9]{2}"
+        until(browser, lambda: re.search(left, text(browser, "#gpu-rows > :first-child .who")))
+        assert len(re.findall(" left, until", text(browser, "#runs"))) == 1
+        assert "9.0 GB of it are in use" in text(browser, "#gpu-rows > :nth-child(3) .who")
         # A name is text, whatever it holds.
-        assert MARKUP in text(browser, "#gpu-rows tr:nth-child(4) th")
+        assert MARKUP in text(browser, "#gpu-rows > :nth-child(4) h3")
         assert browser.find_elements(By.CSS_SELECTOR, "#gpu-rows img") == []
         boxes = browser.find_elements(By.CSS_SELECTOR, "#choose input")
         assert [box.is_enabled() for box in boxes] == [False, True, False, True]
@@ -105,6 +120,7 @@ def test_results_are_filtered_and_an_order_that_cannot_begin_says_why(browser: C
                 browser.execute_script("document.getElementById('theme').dispatchEvent(new Event('change'))")
                 time.sleep(0.3)
                 assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+                assert browser.execute_script(CUT_OFF) == []
                 assert [rule["id"] for rule in Axe().run(browser)["violations"]] == []
             finally:
                 browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -11,7 +11,6 @@ import pytest
 from axe_core_python.selenium import Axe
 from make.stored import rows
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from wattdock.reports import write_report
@@ -36,8 +35,23 @@ return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) =
 LEGEND = """
 return [...document.querySelectorAll("#timeline-chart .role-legend-label text")].map((label) => label.textContent)
 """
+TICKS = """
+return [...document.querySelectorAll("#timeline-chart .role-axis-label text")].map((label) => label.textContent)
+"""
 INK = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-title text")).fill'
 IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
+# Cells of the summary that a window of a phone cuts off.
+CUT_OFF = """
+return innerWidth > 360 ? [] : [...document.querySelectorAll("#summary td, #summary th[scope=row]")]
+    .filter((cell) => cell.getBoundingClientRect().right > innerWidth).map((cell) => cell.textContent.trim())
+"""
+# Characters in each paragraph's lines, but its last: those before the last line ÷ the lines before it.
+LINES = """
+return [...document.querySelectorAll("p.quiet")].filter((text) => text.offsetHeight).map((text) => {
+    const lines = text.offsetHeight / parseFloat(getComputedStyle(text).lineHeight);
+    return lines < 2 ? 0 : Math.floor(text.textContent.trim().length / lines);
+})
+"""
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
 
@@ -124,7 +138,12 @@ def test_restarts_are_selected_with_the_keyboard(browser: Chrome, gpu_study: Pat
     until_drawn(browser)
     assert {"GPU 0", "GPU 1", "pass"} <= set(browser.execute_script(LEGEND))
     assert len(browser.find_elements(By.CSS_SELECTOR, "#spans tr")) >= 3
-    assert browser.find_element(By.ID, "timeline-shown").text == two
+    assert browser.find_element(By.ID, "timeline-shown").get_attribute("textContent") == two
+    # The legend is whole, and time begins at 0.
+    assert "output tokens/s" in browser.execute_script(LEGEND)
+    ticks = browser.execute_script(TICKS)
+    assert float(ticks[0]) == 0
+    assert "−" not in "".join(ticks)
     assert_quiet(browser, file)
 
 
@@ -137,11 +156,11 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     until_drawn(browser)
     assert browser.execute_script(GROUND) == DARK
     assert browser.execute_script(INK) == "rgb(230, 233, 237)"
-    browser.find_element(By.CSS_SELECTOR, "input[name=theme][value=light]").click()
+    Select(browser.find_element(By.ID, "theme")).select_by_value("light")
     until_drawn(browser)
     assert browser.execute_script(GROUND) == LIGHT
     assert browser.execute_script(INK) == "rgb(27, 31, 36)"
-    browser.find_element(By.CSS_SELECTOR, "input[name=theme][value=light]").send_keys(Keys.ARROW_RIGHT)
+    Select(browser.find_element(By.ID, "theme")).select_by_value("dark")
     assert browser.execute_script(GROUND) == DARK
     folded = 'return document.querySelectorAll("#audit details:not([open])").length'
     browser.execute_script('dispatchEvent(new Event("beforeprint"))')
@@ -162,6 +181,8 @@ def test_a_report_is_accessible_and_fits_a_phone_and_a_wide_screen(
         browser.execute_script('for (const folded of document.querySelectorAll("details")) folded.open = true')
         found = Axe().run(browser, options={"resultTypes": ["violations"]})["violations"]
         assert browser.execute_script("return document.documentElement.scrollWidth") <= pixels
+        assert browser.execute_script(CUT_OFF) == []
+        assert max(browser.execute_script(LINES)) <= 75
     assert not {rule["id"]: [node["html"][:200] for node in rule["nodes"]] for rule in found}
 
 

@@ -62,7 +62,7 @@ def test_the_page_names_no_place_to_fetch_from_and_forbids_all() -> None:
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)) == []
 
 
-def test_the_verdict_comes_after_the_figures_and_before_any_chart_and_counts() -> None:
+def test_the_verdict_comes_before_the_figures_and_counts() -> None:
     """In words; every row of the table has its own beside its name."""
     good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
     text = shown(row("one", good), row("two"))
@@ -70,7 +70,7 @@ def test_the_verdict_comes_after_the_figures_and_before_any_chart_and_counts() -
     # The first is of browsers without scripts.
     [_, found], [_, both] = verdict.findall(text), verdict.findall(shown(row("one", good), row("two", good)))
     assert (found.split()[0], found.split()[2], both.split()[:2]) == ("1", "2", ["All", "2"])
-    assert text.index("<table>") < text.index(found) < text.index('data-chart="intervals"')
+    assert text.index(found) < text.index("<table") < text.index('data-chart="intervals"')
 
 
 def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:
@@ -78,8 +78,8 @@ def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:
     checks = [{"name": name, "status": "fail", "figure": "1"} for name in ("uncertainty", "clock")]
     audit = {"publishable": False, "summary": "not publishable: clock: 2", "checks": checks}
     text = shown(row("one", {"audit": {**audit, "reasons": [reason("uncertainty"), reason("clock")]}}))
-    places = re.findall(r'<a href="#(check-[^"]+)">([^<]+) \(1\)</a>', text)
-    assert places == [("check-uncertainty", "uncertainty"), ("check-clock", "clock")]
+    places = re.findall(r'<a href="#(check-[^"]+)">([^<]+)</a>', text)
+    assert set(places) == {("check-uncertainty", "uncertainty"), ("check-clock", "clock")}
     assert "<p>not publishable: clock: 2</p>" in section(text, "summary")
     assert all(f'id="{place}"' in text for place, _ in places)
 
@@ -96,8 +96,8 @@ def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> Non
 def test_intervals_stand_beside_figures_where_restarts_are_enough_for_one() -> None:
     """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 × exp(± 4.303 × 0.09119 ÷ √3); with fewer there is none."""
     text = shown(row("one", restarts=[1.0, 1.1, 1.2]), row("two", restarts=[1.0, 1.1]))
-    assert "1.1 [0.877, 1.38]" in text
-    assert ">1.05, 1 board<" in text
+    assert '1.1 <span class="interval">[0.877, 1.38]</span>' in text
+    assert ">1.05</span>" in text
 
 
 def test_each_entry_of_a_budget_has_a_bar_as_long_as_its_share() -> None:
@@ -139,7 +139,7 @@ def test_the_memorys_part_is_a_column_and_a_row() -> None:
     measured = row("one", hbm)
     summary = section(shown(measured, row("two")), "summary")
     assert f">{COLUMNS['mean_hbm_power_w'].heading}<" in summary
-    assert ">97</td>" in summary
+    assert ">97</span>" in summary
     of_memory = terminal_rows(measured)["HBM"]
     assert of_memory.startswith("12.0 J [11.0, 13.0] of these")
     assert of_memory.endswith(" 97 W")
@@ -162,7 +162,7 @@ def test_goodput_stands_on_the_page_where_it_is_known() -> None:
     known = row("one", {"goodput": good})
     text = shown(known, row("two"))
     assert '<th scope="col" class="number">met SLO</th>' in text
-    assert ">75.0%</td>" in text
+    assert ">75.0%</span>" in text
     assert "met SLO" not in shown(row("two"))
 
 
@@ -176,7 +176,7 @@ def test_how_near_a_result_comes_to_its_limits_is_told() -> None:
 
 
 def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
-    """Reasons beyond the third, tables below charts, timelines beyond the twentieth result; the summary is whole."""
+    """Reasons beyond the third, timelines beyond the twentieth result; the summary is whole."""
     reasons = {"audit.reasons": [reason(f"reason {at}", "so") for at in range(5)]}
     rows = [row(f"{at}", reasons, restarts=[1.0, 1.1]) for at in range(121)]
     many, whole = shown(*rows), shown(*rows[:2])
@@ -184,7 +184,6 @@ def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     assert many.count("<li>") == 121 * (3 + len(["and 2 more"]))
     assert "reason 2" in many
     assert ("20 results" in section(many, "timeline"), "20 results" in section(whole, "timeline")) == (True, False)
-    assert (section(many, "pareto").count("<table>"), section(whole, "pareto").count("<table>")) == (0, 1)
 
 
 def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,15 @@ class ServedResults:
         self._feed, self._output_dir = feed, feed.output_dir
         self._turn, self._waiting = asyncio.Lock(), 0
         self._owner: int | None = None
+        self._named, self._read_utc = set[str](), datetime.now(UTC)
         self._rows, self._rest_until_s = self._read_rows(), 0.0
 
     async def rows(self, *, for_owner: bool) -> dict[str, Any]:
         """Return the latest rows; the earlier ones while a pass is measured, or where reading takes long."""
         if study := self._feed.measuring:
-            return {"rows": self._rows, "note": f"as they were before {study} began a pass"}
+            newer = len(self._names() - self._named)
+            note = f"as of {self._read_utc:%H:%M:%S} UTC, {newer} more stored since; {study} measures a pass, then they are read"
+            return {"rows": self._rows, "note": note}
         if time.monotonic() >= self._rest_until_s:
             began_s = time.monotonic()
             self._rows = await self._in_turn(self._read_rows, for_owner=for_owner)
@@ -84,13 +88,20 @@ class ServedResults:
 
     def _read_rows(self) -> list[dict[str, Any]]:
         columns, rows = Row.columns("live"), []
+        self._named, self._read_utc = self._names(), datetime.now(UTC)
         with suppress(ConfigError), self._opened() as folder:
             for row in select(folder)[:MOST_ROWS]:
                 values = {name: getattr(row, name) for name in columns}
                 short = {name: text[:MOST_CHARACTERS] for name, text in values.items() if isinstance(text, str)}
                 place = {"folder": Path(row.folder).name, "started_utc": f"{row.started_utc:%Y-%m-%d %H:%M}"}
-                rows.append(values | short | place)
+                rows.append(values | short | place | {"disturbed": bool(row.disturbed)})
         return rows
+
+    def _names(self) -> set[str]:
+        """Return the names of the stored results; it reads none of them."""
+        with suppress(OSError), OwnedFolder.open(self._output_dir) as folder:
+            return {name for name in folder.names() if name[:1].isdigit()}
+        return set()
 
     @contextmanager
     def _opened(self) -> Iterator[Path]:

@@ -82,7 +82,6 @@ def intervals(points: Sequence[Point]) -> Chart:
         *([strokes.encode(x=x, y=y)] if restarts else []),
         *interval_bars(base, "x", unit),
         _dots(base, drawn_points).encode(x=x),
-        *(sign.encode(x=x) for sign in disturbed_signs(base)),
         data=alt.InlineData(values=tuple(rows)),
     )
     return marks.properties(

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +15,9 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
-from wattdock.reports.cells import cell_text, excerpts_at_difference, figure_text, row_cells
+from wattdock.reports.cells import excerpts_at_difference, number, row_cells
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
-from wattdock.reports.wording import (
-    STATUSES,
-    boards_text,
-    boundaries,
-    fallback_text,
-    power_profile_text,
-    token_cost_texts,
-)
+from wattdock.reports.wording import STATUSES, boundaries, fallback_text, power_profile_text, token_cost_texts
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
 from wattdock.version import __version__
@@ -33,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from wattdock.analysis import statistics
     from wattdock.reports.chart_data import Point
     from wattdock.reports.encodings import Chart
     from wattdock.store import StoredResult
@@ -42,11 +36,29 @@ ASSETS = "page_assets"
 WITHIN = (conditions.ENGINE, conditions.PACKAGE)
 MOST_POINTS_PER_RESULT = 6_000
 # The palette's colours on a dark ground, where some of them would be dim.
-ON_DARK = {"#0072B2": "#4FA8E0", "#D55E00": "#FF8A3D", "#009E73": "#2BC49A", "#555555": "#D0D0D0", "#777777": "#A0A0A0"}
+ON_DARK = {
+    "#0072B2": "#4FA8E0",
+    "#D55E00": "#FF8A3D",
+    "#009E73": "#2BC49A",
+    "#555555": "#D0D0D0",
+    "#777777": "#A0A0A0",
+    "#882255": "#E07AB0",
+}
 # Names that the page's script replaces by the ends of a timeline's axis.
 ENDS = ("begin", "end")
 # How many outcomes of a check and names of results a page lists; it counts the others.
 MOST_FIGURES, MOST_NAMES = 60, 12
+# How many checks an answer names before it counts, as a terminal does.
+MOST_REASONS = 5
+# The verdict's questions, as readers ask them, by the name that checks have for them.
+QUESTIONS = {
+    "wrong": "Was nothing seen wrong?",
+    "known": "Is the figure known well enough?",
+    "repeat": "Can it be repeated?",
+}
+# Outcomes of checks in words that no pass of a measurement has.
+WORDS = {"fail": "failed", "unknown": "unknown", "warn": "warning", "info": "noted", "pass": "passed"}
+CODE = re.compile("`([^`]+)`")
 
 
 class Extent(NamedTuple):
@@ -56,17 +68,15 @@ class Extent(NamedTuple):
         timelines: Results whose timelines it holds.
         points: Points of all lines over time together.
         reasons: Reasons against publishing, of each result.
-        has_tables: Whether charts have tables below them.
     """
 
     timelines: int
     points: int
     reasons: int
-    has_tables: bool
 
 
-WHOLE = Extent(timelines=100, points=150_000, reasons=20, has_tables=True)
-BRIEF = Extent(timelines=20, points=30_000, reasons=3, has_tables=False)
+WHOLE = Extent(timelines=100, points=150_000, reasons=20)
+BRIEF = Extent(timelines=20, points=30_000, reasons=3)
 
 
 def write_report(rows: Sequence[StoredResult], file: Path, *, title: str) -> None:
@@ -92,42 +102,45 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     from wattdock.reports.charts import MOST_ROWS
 
     points, extent = points_of(rows), WHOLE if len(rows) <= MOST_ROWS else BRIEF
-    # Joules always have a column: where they are unknown, the page says so.
-    first, *others = Row.columns("on_page")
-    columns = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
     script, loader = _script(), PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return (
-        Environment(loader=loader, **how)
-        .get_template("page.html")
-        .render(
-            title=title,
-            written=f"{written:%Y-%m-%d %H:%M} UTC",
-            version=__version__,
-            policy=_policy(script),
-            style=_asset("page.css"),
-            script=script,
-            extent=extent,
-            most_names=MOST_NAMES,
-            points=points,
-            publishable_count=sum(point.row.publishable is True for point in points),
-            commonest_reasons=_commonest_reasons(points),
-            columns=list(zip(headings(columns), are_numbers(columns), strict=True)),
-            cells=partial(_cells, columns=columns),
-            fallback_text=fallback_text,
-            power_profile_text=power_profile_text,
-            missing=_missing(points),
-            pools=pools(rows).values(),
-            budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
-            token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
-            checks=_checks(points),
-            boundaries=boundaries(point.result for point in points),
-            net_meaning=ExperimentResult.NET_MEANING,
-            **_drawings(points, extent),
-            **_measured_with(points),
-            **_methods(points),
-        )
+    environment = Environment(loader=loader, **how)
+    environment.filters["coded"] = _coded
+    return environment.get_template("page.html").render(
+        title=title,
+        written=f"{written:%Y-%m-%d %H:%M} UTC",
+        version=__version__,
+        policy=_policy(script),
+        style=_asset("page.css"),
+        script=script,
+        extent=extent,
+        most_names=MOST_NAMES,
+        most_reasons=MOST_REASONS,
+        words=WORDS,
+        points=points,
+        publishable_count=sum(point.row.publishable is True for point in points),
+        questions=_questions(points),
+        disturbed=disturbed_note(points),
+        fallback_text=fallback_text,
+        power_profile_text=power_profile_text,
+        missing=_missing(points),
+        pools=pools(rows).values(),
+        budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
+        token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
+        boundaries=boundaries(point.result for point in points),
+        net_meaning=ExperimentResult.NET_MEANING,
+        **_summary(points),
+        **_drawings(points, extent),
+        **_measured_with(points),
+        **_methods(points),
     )
+
+
+def _coded(value: object) -> str:
+    """Return a text as markup: escaped, and what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(str(value)))))
 
 
 def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
@@ -143,7 +156,7 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
     looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
     # Altair would hold every row of data against its schema at each step.
     with debug_mode(False):
-        charts = _charts(points, has_tables=extent.has_tables)
+        charts = _charts(points)
         looks_drawn = [_spec(timeline_chart(look, ENDS)) for look in looks]
     data = {
         "on_dark": ON_DARK,
@@ -172,13 +185,13 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
     }
 
 
-def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]]:
-    """Return every chart with its data as a table; a chart of too many results is only a note."""
+def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Return every chart with its note; a chart of too many results is only a note."""
     from wattdock.reports.charts import CHARTS
 
     charts: list[dict[str, Any]] = []
     for key, kind in CHARTS.items():
-        entry: dict[str, Any] = {"key": key, "title": kind.title, "spec": None, "rows": []}
+        entry: dict[str, Any] = {"key": key, "title": kind.title, "spec": None}
         if not kind.on_page:
             continue
         try:
@@ -187,13 +200,7 @@ def _charts(points: Sequence[Point], *, has_tables: bool) -> list[dict[str, Any]
             if error.cause == Cause.TOO_LARGE:
                 charts.append(entry | {"note": f"{error}."})
             continue
-        rows: list[dict[str, Any]] = chart.data.values if has_tables else []
-        columns = [name for row in rows[:1] for name in row if name != "order"]
-        cells = [
-            [cell_text(row[name], ",.4g" if isinstance(row[name], float) else "") for name in columns] for row in rows
-        ]
-        note = f"{chart.description} {disturbed_note(points)}" if isinstance(chart.description, str) else ""
-        charts.append(entry | {"note": note, "spec": _spec(chart), "columns": columns, "rows": cells})
+        charts.append(entry | {"note": chart.description, "spec": _spec(chart)})
     return charts
 
 
@@ -227,14 +234,6 @@ def _script() -> str:
     return bundle
 
 
-def _commonest_reasons(points: Sequence[Point]) -> list[tuple[str, int, str]]:
-    """Return what keeps results from being published, how many each, and each one's place in the page."""
-    audits = [point.result.audit for point in points if point.result.audit]
-    reasons = [reason for audit in audits for reason in audit.reasons]
-    names = Counter(reason.name for reason in reasons)
-    return [(name, count, _anchor(name)) for name, count in names.most_common()]
-
-
 def _anchor(name: str) -> str:
     return "check-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
@@ -250,36 +249,84 @@ def _missing(points: Sequence[Point]) -> dict[str, list[str]]:
     return reasons
 
 
-def _cells(point: Point, columns: Sequence[str]) -> list[str]:
-    """Return a result's line of the summary."""
-    figure = point.j_per_token
-    joules = figure_text(figure) + boards_text(point.result) if figure else "not measured"
-    cells = row_cells(point.row, columns)
-    figures = {"energy_per_output_token_j": joules, "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f")}
-    return [figures.get(name, cell) for name, cell in cells.items()]
+def _summary(points: Sequence[Point]) -> dict[str, Any]:
+    """Return the summary's columns and lines; what several results have in common leaves the table, and is said once.
+
+    A cell is a text and, below it, an interval.
+    """
+    # Joules always have a column: where they are unknown, the page says so.
+    first, *others = Row.columns("on_page")
+    names = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
+    lines = [(point, row_cells(point.row, names)) for point in points]
+    alike = [name for name in names[1:] if len(points) > 1 and len({cells[name] for _, cells in lines}) == 1]
+    names = [name for name in names if name not in alike]
+    figures = {"energy_per_output_token_j": ("j_per_token", ".4g"), "output_tokens_per_s": ("tokens_per_s", ",.1f")}
+
+    def cell(point: Point, name: str, text: str) -> tuple[str, str]:
+        of_point, form = figures.get(name, ("", ""))
+        figure: statistics.Figure | None = getattr(point, of_point) if of_point else None
+        if figure is None:
+            return ("not measured" if name == first else text), ""
+        return number(figure.value, form), format(figure.interval, form) if figure.interval else ""
+
+    return {
+        "columns": list(zip(headings(names), are_numbers(names), strict=True)),
+        "lines": [(point, [cell(point, name, cells[name]) for name in names]) for point, cells in lines],
+        "shared": list(zip(headings(alike), (lines[0][1][name] for name in alike), strict=True)),
+    }
+
+
+def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Return the verdict's questions: each one's answer over all results, what stands against it, and its checks."""
+    audits = [point.result.audit for point in points if point.result.audit]
+    against = Counter((reason.question, reason.name) for audit in audits for reason in audit.reasons)
+    checks, questions = _checks(points), []
+    for key, text in QUESTIONS.items():
+        asked = [check for check in checks if check["question"] == key]
+        blocked = sum(any(reason.question == key for reason in audit.reasons) for audit in audits)
+        worst = asked[0]["status"] if asked else "unknown"
+        status = worst if worst in ("fail", "unknown") else "pass"
+        said = {"fail": "no", "unknown": "unknown", "pass": "yes"}[status]
+        questions.append(
+            {
+                "text": text,
+                "anchor": f"question-{key}",
+                "status": status,
+                "said": said if len(audits) == 1 else f"yes for {len(audits) - blocked} of {len(points)}",
+                "reasons": [(name, many, _anchor(name)) for (of, name), many in against.most_common() if of == key],
+                "counts": _counts(Counter(check["status"] for check in asked)),
+                "checks": asked,
+            }
+        )
+    return questions
 
 
 def _checks(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return every check of every result: how often each status, and each outcome with its results, the worst first."""
-    labels: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    labels: dict[tuple[str, str | None], dict[tuple[str, ...], list[str]]] = {}
     for point in points:
         for check in point.result.audit.checks if point.result.audit else ():
             outcome = (check.status, check.figure, check.threshold or "", check.source or "")
-            labels.setdefault(check.name, {}).setdefault(outcome, []).append(point.label)
+            labels.setdefault((check.name, check.question), {}).setdefault(outcome, []).append(point.label)
     summaries = []
-    for name, of_outcome in labels.items():
+    for (name, question), of_outcome in labels.items():
         outcomes = sorted(of_outcome.items(), key=lambda entry: STATUSES.index(entry[0][0]))
-        counts = Counter(outcome[0] for outcome, results in outcomes for _ in results)
         summaries.append(
             {
                 "name": name,
+                "question": question or "wrong",
                 "anchor": _anchor(name),
-                "counts": list(counts.items()),
+                "status": outcomes[0][0][0],
+                "counts": _counts(Counter(outcome[0] for outcome, results in outcomes for _ in results)),
                 "outcomes": outcomes[:MOST_FIGURES],
                 "left_out": max(len(outcomes) - MOST_FIGURES, 0),
             }
         )
-    return sorted(summaries, key=lambda summary: STATUSES.index(summary["counts"][0][0]))
+    return sorted(summaries, key=lambda summary: STATUSES.index(summary["status"]))
+
+
+def _counts(statuses: Counter[str]) -> str:
+    return ", ".join(f"{statuses[status]} {WORDS[status]}" for status in STATUSES if statuses[status])
 
 
 def _measured_with(points: Sequence[Point]) -> dict[str, Any]:

@@ -30,8 +30,10 @@ SPAN_COLOURS = dict(
 )
 SPAN_COLUMNS = {"span": "", "begins, s": ".2f", "lasts, s": ".2f", "J (GPUs used)": ",.1f", "mean W": ",.1f"}
 POWER = "power, W"
-# Seconds that are shown before the warm-up and after the last pass.
-LEAD_S = 2.0
+# Share of the shown time that is left free behind the last pass.
+ROOM = 0.02
+# Colour of tokens, which no GPU has; height of the strip of spans, pixels.
+TOKENS, STRIP_PX = "#882255", 16
 # A span shorter than this share of the axis has no room for its name.
 NAMED_SHARE = 0.04
 
@@ -67,15 +69,20 @@ class TimelineDrawing:
 
     @classmethod
     def of(cls, restart: RestartTimeline, point: Point) -> TimelineDrawing:
-        """Return what is drawn of a restart of this result: GPUs used in the palette's colours, the rest in greys."""
+        """Return what is drawn of a restart of this result: GPUs used in the palette's colours, the rest in greys.
+
+        Time counts from the first warm-up or pass; launch and load lie before 0.
+        """
         measured = [row for row in restart.spans if row["kind"] in ("pass", "warm-up")] or restart.spans
-        ends = (measured[0]["begins, s"] - LEAD_S, measured[-1]["begins, s"] + measured[-1]["lasts, s"] + LEAD_S)
-        shortest_s = NAMED_SHARE * (ends[1] - ends[0])
-        spans = [
-            row
-            | {"end": row["begins, s"] + row["lasts, s"], "text": row["span"] if row["lasts, s"] > shortest_s else ""}
-            for row in restart.spans
-        ]
+        origin_s = measured[0]["begins, s"]
+        end_s = measured[-1]["begins, s"] + measured[-1]["lasts, s"] - origin_s
+        spans = []
+        for row in restart.spans:
+            begin_s = round(row["begins, s"] - origin_s, 3)
+            # A pass's window lies in it, and its name on the pass's.
+            is_named = row["lasts, s"] > NAMED_SHARE * end_s and row["kind"] != "window"
+            times = {"begins, s": begin_s, "end": begin_s + row["lasts, s"], "text": row["span"] if is_named else ""}
+            spans.append(row | times)
         used = point.result.environment.gpu_uuids if point.result.environment else ()
         groups = (
             ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
@@ -88,25 +95,25 @@ class TimelineDrawing:
                 name = point.gpu_names.get(trace.name, trace.name) + suffix
                 dash = DASHES[(at // len(colours) + first) % len(DASHES)]
                 lines.append((name, colours[at % len(colours)], tuple(dash)))
-                power.append(_line(trace, name))
-        tokens = [_line(restart.tokens_per_s, TOKENS_PER_S)] if restart.tokens_per_s else []
+                power.append(_line(trace, name, origin_s))
+        tokens = [_line(restart.tokens_per_s, TOKENS_PER_S, origin_s)] if restart.tokens_per_s else []
         look = TimelineLook(
             lines=tuple(lines),
             kinds=tuple(kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)),
             has_readings=any(trace.source == "reading" for traces, *_ in groups for trace in traces),
             has_tokens=bool(tokens),
         )
-        return cls(look, ends, {"spans": spans, "power": power, "tokens": tokens})
+        return cls(look, (0.0, round(end_s * (1 + ROOM), 3)), {"spans": spans, "power": power, "tokens": tokens})
 
 
-def _line(trace: Trace, name: str) -> dict[str, Any]:
+def _line(trace: Trace, name: str, origin_s: float) -> dict[str, Any]:
     """Return a line over time as a row of two lists, a third as long as a row per point.
 
     A thousandth of a second and a tenth of a watt are more than a screen shows.
     """
     return {
         "series": name,
-        "s": [round(at_s, 3) for at_s in trace.at_s.tolist()],
+        "s": [round(at_s - origin_s, 3) for at_s in trace.at_s.tolist()],
         "value": [None if isnan(value) else round(value, 1) for value in trace.value.tolist()],
     }
 
@@ -117,27 +124,30 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
         alt.Chart(alt.NamedData(dataset)).transform_flatten(["s", "value"]) for dataset in ("power", "tokens")
     )
     shape: Any = "linear" if look.has_readings else "step-after"
-    lines = power.mark_line(interpolate=shape, clip=True, strokeWidth=1).encode(
-        color=scaled(alt.Color, "series", {name: colour for name, colour, _ in look.lines}),
-        strokeDash=scaled(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in look.lines}),
-    )
-    rates = tokens.mark_line(interpolate="step-after", clip=True, strokeWidth=1, color=PALETTE[1])
-    drawn = [(POWER, lines)] if look.lines else []
+    every = [*look.lines, *([(TOKENS_PER_S, TOKENS, (1, 0))] if look.has_tokens else [])]
+    color = scaled(alt.Color, "series", {name: colour for name, colour, _ in every})
+    dash = scaled(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in every})
+    watts = power.mark_line(interpolate=shape, clip=True, strokeWidth=1.5).encode(color=color, strokeDash=dash)
+    rates = tokens.mark_line(interpolate="step-after", clip=True, strokeWidth=1.5).encode(color=color, strokeDash=dash)
+    drawn = [(POWER, watts)] if look.lines else []
     drawn += [(TOKENS_PER_S, rates)] if look.has_tokens else []
-    fill = scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds})
-    # A line that never changes would else lie on the frame.
-    scale = alt.Scale(zero=True, padding=8)
+    fill = scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds}).legend(symbolOpacity=0.6)
+    scale = alt.Scale(zero=True)
+    begin = next((kind for kind in ("warm-up", "pass") if kind in look.kinds), "first span")
     panels = []
     for at, (unit, marks) in enumerate(drawn, 1):
-        axis = shared_axis("seconds since the first span", last=at == len(drawn))
+        axis = shared_axis(f"seconds since the {begin} began", last=at == len(drawn))
         x = alt.X("begins, s", type="quantitative", axis=axis, scale=alt.Scale(domain=ends))
         base = alt.Chart(alt.NamedData("spans")).encode(x=x)
-        areas = base.mark_rect(opacity=0.22, clip=True).encode(x2="end", fill=fill, tooltip=tooltip_of(SPAN_COLUMNS))
+        areas = base.mark_rect(opacity=0.09, clip=True).encode(x2="end", fill=fill, tooltip=tooltip_of(SPAN_COLUMNS))
         y = alt.Y("value", type="quantitative", title=unit, scale=scale)
-        layers = [areas, marks.properties(name=unit).encode(x=alt.X("s", type="quantitative"), y=y)]
-        # Names of spans stand in the first panel only.
+        lines = marks.properties(name=unit).encode(x=alt.X("s", type="quantitative"), y=y)
+        layers = [areas, lines]
+        # A strip with the spans' colours and names stands in the first panel only; lines show on what is pale.
         if at == 1:
+            strip = base.mark_rect(opacity=0.5, clip=True)
             texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True)
-            layers.append(texts.encode(text="text:N", y=alt.value(0)))
+            strip = strip.encode(x2="end", fill=fill, y=alt.value(0), y2=alt.value(STRIP_PX))
+            layers = [areas, strip, lines, texts.encode(text="text:N", y=alt.value(0))]
         panels.append(alt.layer(*layers))
     return alt.vconcat(*panels, bounds="flush", params=[zoom(["x"], [POWER, TOKENS_PER_S])])

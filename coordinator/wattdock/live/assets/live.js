@@ -1,7 +1,7 @@
 "use strict";
 // Everything that comes from elsewhere becomes text, never markup.
 const at = (id) => document.getElementById(id);
-const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255"];
+const COLOURS = 8, DASHES = [[], [7, 3], [2, 2]];
 const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), rows: [], allowed: false, defaults: null };
 
 function make(tag, text, attributes = {}) {
@@ -30,27 +30,56 @@ function fill(parent, key, items, build, update) {
   kept.forEach((child) => child.remove());
 }
 function say(element, text) { if (element.textContent !== text) element.textContent = text; }
-function colour(uuid) { return colours[Math.max(0, state.now.gpus.findIndex((gpu) => gpu.uuid === uuid)) % colours.length]; }
+const place = (uuid) => Math.max(0, state.now.gpus.findIndex((gpu) => gpu.uuid === uuid));
+// The style sheet's colours depend on the theme; a canvas needs their values.
+function colour(name) {
+  at("legend").style.color = `var(--${name})`;
+  const value = getComputedStyle(at("legend")).color;
+  at("legend").style.color = "";
+  return value;
+}
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+const span = (value) => (value < 5400 ? seconds(value) : `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`);
+
+// One pace for a run's progress and its end: that of its finished passes, else of the pass under way.
+function timeLeft(run) {
+  const isPass = run.stage.startsWith("pass"), rest = run.left_s || 0;
+  if (run.stopping) return run.left_s === null ? "" : `about ${span(rest)} left`;
+  const done = run.parts.filter((part) => part.name.startsWith("pass") && part.end_s);
+  const pace = done.length ? (done[done.length - 1].end_s - run.parts[0].begin_s) / done.length : isPass && run.left_s !== null ? run.elapsed_s + rest : null;
+  if (pace === null || run.passes_left === null) return run.time_left;
+  const left = rest + Math.max(0, run.passes_left - (isPass ? 1 : 0)) * pace;
+  return `about ${span(left)} left, until about ${clock(state.now.at_s + left)}`;
+}
+const large = (text) => text.replace(/([\d,]+) bytes/g, (_, digits) => `${gb(Number(digits.replaceAll(",", "")))} GB`);
 const used = (gpu) => Boolean(gpu.holder || gpu.occupied);
 
 function showGpus() {
   const { gpus, links, leases } = state.now;
-  at("machine").hidden = !gpus.length;
+  at("no-gpus").hidden = gpus.length > 0;
+  say(at("no-gpus"), "No GPU can be seen here.");
   fill(at("gpu-rows"), (gpu) => gpu.uuid, gpus, (gpu) => {
-    const row = make("tr"), cell = make("td"), box = make("input", undefined, { type: "checkbox", "aria-label": `show GPU ${gpu.index} in the chart` });
+    const tile = make("article"), label = make("label"), box = make("input", undefined, { type: "checkbox", "aria-label": `show GPU ${gpu.index} in the chart` });
     box.checked = true;
     box.addEventListener("change", () => { box.checked ? state.hidden.delete(gpu.uuid) : state.hidden.add(gpu.uuid); draw(); });
-    cell.append(box);
-    row.append(cell, make("th", undefined, { scope: "row", title: gpu.uuid }));
-    for (let column = 0; column < 7; column++) row.append(make("td", "", { class: "number" }));
-    row.append(make("td"));
-    return row;
-  }, (row, gpu) => {
-    const memory = `${gb(gpu.memory_used_bytes)} / ${gb(gpu.vram_total_bytes)}`;
-    const holder = gpu.holder ? `leased by ${gpu.holder}${gpu.study ? ` for ${gpu.study}` : ""}` : gpu.occupied || "free";
-    const busy = typeof gpu.busy_percent === "number" ? `${number(gpu.busy_percent)} %` : "–";
-    [`${gpu.index}  ${gpu.name}`, number(gpu.power_w), number(gpu.power_limit_w), number(gpu.hbm_power_w), memory, busy,
-      number(gpu.temperature_c), number(gpu.sm_clock_mhz), holder].forEach((text, index) => say(row.children[index + 1], text));
+    const watts = make("p", undefined, { class: "watts" });
+    watts.append(make("strong"), make("span"));
+    label.append(box, " in the chart");
+    tile.append(make("h3", undefined, { title: gpu.uuid }), watts, make("progress", undefined, { "aria-label": `power of GPU ${gpu.index}, of its limit` }),
+      make("p", "", { class: "who" }), make("p", "", { class: "quiet" }), label);
+    return tile;
+  }, (tile, gpu) => {
+    const [title, watts, bar, who, quiet] = tile.children, run = state.now.runs.find((one) => one.study === gpu.study);
+    const readings = [[gpu.memory_used_bytes, `${gb(gpu.memory_used_bytes)} of ${gb(gpu.vram_total_bytes)} GB`], [gpu.busy_percent, `${number(gpu.busy_percent)} % busy`],
+      [gpu.temperature_c, `${number(gpu.temperature_c)} °C`], [gpu.sm_clock_mhz, `SM ${number(gpu.sm_clock_mhz)} MHz`], [gpu.hbm_power_w, `HBM ${number(gpu.hbm_power_w)} W`]];
+    tile.classList.toggle("free", !used(gpu));
+    say(title, `${gpu.index} ${gpu.name}`);
+    say(watts.children[0], `${number(gpu.power_w)} W`);
+    say(watts.children[1], typeof gpu.power_limit_w === "number" ? ` of ${number(gpu.power_limit_w)} W` : "");
+    bar.max = gpu.power_limit_w || 1; bar.value = gpu.power_w || 0;
+    say(who, gpu.holder ? `leased by ${gpu.user}${run ? ` for ${run.experiment || gpu.study}; ${timeLeft(run)}` : ""}` : large(gpu.occupied || "") || "free");
+    who.title = gpu.holder || "";
+    say(quiet, readings.filter(([value]) => typeof value === "number").map(([, text]) => text).join(" · "));
   });
   const others = Object.entries(leases || {}).filter(([name]) => !name.startsWith("GPU-")).map(([name, who]) => `the ${name} is leased by ${who}`);
   say(at("leases"), [...others, state.now.leases_unknown || ""].filter(Boolean).join("; "));
@@ -64,7 +93,7 @@ function showGpus() {
     const [box, text] = label.children;
     box.disabled = used(gpu);
     if (box.disabled) box.checked = false;
-    say(text, `${gpu.index} ${gpu.name}${used(gpu) ? `: ${gpu.holder || gpu.occupied}` : ""}`);
+    say(text, `${gpu.index} ${gpu.name}${used(gpu) ? `: ${gpu.holder ? `leased by ${gpu.user}` : large(gpu.occupied)}` : ""}`);
   });
   at("no-gpu").hidden = gpus.length > 0;
 }
@@ -72,6 +101,7 @@ function showGpus() {
 function showRuns() {
   const runs = state.now.runs;
   at("no-run").hidden = runs.length > 0;
+  say(at("no-run"), `No run is under way in ${state.folder || "the folder of results"}.`);
   if (!runs.length) say(at("stopped"), "");
   fill(at("runs"), (run) => run.study, runs, (run) => {
     const card = make("article");
@@ -89,14 +119,15 @@ function showRuns() {
     const [title, doing, bar, figures, left, failed, buttons] = card.children;
     say(title, run.experiment ? `${run.experiment}` : run.study);
     const restart = run.restarts > 1 ? `, restart ${run.restart} of ${run.restarts}` : "";
-    say(doing, `${run.doing || "begins"}${restart}${run.left_s === 0 ? ", last requests" : run.left_s ? `, ${seconds(run.left_s)} left` : ""}${run.stopping ? "; stops after this pass" : ""}`);
+    const share = run.left_s === 0 ? ", last requests" : typeof run.share === "number" ? `, ${number(run.share * 100)} % done` : "";
+    say(doing, `${run.doing || "begins"}${restart}${share}${run.stopping ? "; stops after this pass" : ""}`);
     bar.hidden = !run.stage;
     if (typeof run.share === "number") bar.value = run.share; else bar.removeAttribute("value");
     const parts = [run.output_tokens ? `up to ${number(run.output_tokens)} tokens` : "", run.tokens_per_s ? `${number(run.tokens_per_s, run.tokens_per_s < 100 ? 1 : 0)} tokens/s` : "",
       typeof run.power_w === "number" ? `${number(run.power_w)} W` : "", run.joules_per_token ? `${precise(run.joules_per_token)} J/token (provisional)` : ""];
     say(figures, parts.filter(Boolean).join(", "));
     const stored = Object.entries(run.stored).map(([status, count]) => `${count} ${status}`).join(", ");
-    say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${run.time_left ? `, ${run.time_left}` : ""}`, stored && `results: ${stored}`,
+    say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${timeLeft(run) ? `, ${timeLeft(run)}` : ""}`, stored && `results: ${stored}`,
       `study ${run.study}`, run.user && `started by ${run.user}`].filter(Boolean).join("; "));
     say(failed, run.failures.join("; "));
     buttons.hidden = !(state.allowed && run.ours);
@@ -109,31 +140,31 @@ function draw() {
   at("power").hidden = !state.points.length;
   if (document.hidden || !width) return;
   canvas.width = width * ratio; canvas.height = height * ratio;
-  const pen = canvas.getContext("2d"), style = getComputedStyle(document.body), ink = style.getPropertyValue("--quiet");
+  const pen = canvas.getContext("2d"), ink = colour("quiet");
   pen.scale(ratio, ratio); pen.font = "12px system-ui, sans-serif";
   const mode = document.querySelector("input[name=mode]:checked").value;
   const known = new Set(state.now.gpus.filter((gpu) => mode !== "used" || used(gpu)).map((gpu) => gpu.uuid));
   const told = [...new Set(state.points.flatMap(([, watts]) => Object.keys(watts)))];
   const uuids = told.filter((uuid) => !state.hidden.has(uuid) && (known.has(uuid) || !state.now.gpus.length));
   const sum = (watts) => uuids.reduce((total, uuid) => (total === null || typeof watts[uuid] !== "number" ? null : total + watts[uuid]), uuids.length ? 0 : null);
-  const lines = mode === "sum" ? [["sum", colours[0], (watts) => sum(watts)]] : uuids.map((uuid) => [uuid, colour(uuid), (watts) => watts[uuid]]);
+  const lines = mode === "sum" ? [["sum", 0, (watts) => sum(watts)]] : uuids.map((uuid) => [uuid, place(uuid), (watts) => watts[uuid]]);
   const end = state.now.at_s || Date.now() / 1000, begin = end - 600, left = 48, bottom = height - 20;
   const values = state.points.filter(([time]) => time >= begin).flatMap(([, watts]) => lines.map(([, , of]) => of(watts))).filter((value) => typeof value === "number");
   const most = Math.max(20, ...values), unit = 10 ** Math.floor(Math.log10(most / 4));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * unit).find((size) => size * 4 >= most), top = step * 4;
   const x = (time) => left + ((time - begin) / 600) * (width - left - 4), y = (watts) => bottom - (watts / top) * (bottom - 8);
-  pen.fillStyle = style.getPropertyValue("--raised");
+  pen.fillStyle = colour("raised");
   for (const run of state.now.runs) for (const part of run.parts) if (part.name.includes("pass") && (part.end_s || end) > begin)
     pen.fillRect(x(Math.max(begin, part.begin_s)), 4, Math.max(1, x(part.end_s || end) - x(Math.max(begin, part.begin_s))), bottom - 4);
-  pen.strokeStyle = style.getPropertyValue("--grid"); pen.fillStyle = ink; pen.lineWidth = 1;
+  pen.strokeStyle = colour("grid"); pen.fillStyle = ink; pen.lineWidth = 1;
   for (let watts = 0; watts <= top; watts += step) {
     pen.beginPath(); pen.moveTo(left, y(watts)); pen.lineTo(width - 4, y(watts)); pen.stroke();
     pen.fillText(`${Math.round(watts)} W`, 2, y(watts) + 4);
   }
-  for (let minute = 10; minute >= 0; minute -= 2) pen.fillText(minute ? `−${minute} min` : "now", Math.min(width - 32, x(end - minute * 60)), height - 5);
-  pen.lineWidth = 1.6;
-  for (const [, stroke, of] of lines) {
-    pen.strokeStyle = stroke; pen.beginPath();
+  for (let minute = 10; minute >= 0; minute -= width < 480 ? 5 : 2) pen.fillText(minute ? `−${minute} min` : "now", Math.min(width - 32, x(end - minute * 60)), height - 5);
+  pen.lineWidth = 1.8;
+  for (const [, nth, of] of lines) {
+    pen.strokeStyle = colour(`gpu${nth % COLOURS}`); pen.setLineDash(DASHES[nth % DASHES.length]); pen.beginPath();
     let before = null;
     for (const [time, watts] of state.points) {
       const value = of(watts);
@@ -144,10 +175,12 @@ function draw() {
     pen.stroke();
   }
   const name = (uuid) => { const gpu = state.now.gpus.find((one) => one.uuid === uuid); return gpu ? `GPU ${gpu.index}` : uuid; };
-  fill(at("legend"), ([key]) => key, lines, ([, stroke]) => make("span", ""), (entry, [key, stroke, of]) => {
+  fill(at("legend"), ([key]) => key, lines, () => { const entry = make("span"); entry.append(make("i"), make("b")); return entry; }, (entry, [key, nth, of]) => {
     const last = state.points.length ? of(state.points[state.points.length - 1][1]) : null;
-    entry.style.color = stroke;
-    say(entry, `━ ${key === "sum" ? "sum" : name(key)} ${number(last)} W   `);
+    const [line, text] = entry.children;
+    line.style.color = `var(--gpu${nth % COLOURS})`;
+    say(line, ["━", "╍", "┅"][nth % DASHES.length]);
+    say(text, ` ${key === "sum" ? "sum" : name(key)} ${number(last)} W`);
   });
 }
 
@@ -156,7 +189,7 @@ function show(now) {
   if (Object.keys(now.power_w).length) state.points = [...state.points, [now.at_s, now.power_w]].slice(-700);
   say(at("host"), now.host);
   at("trouble").hidden = !now.trouble;
-  say(at("trouble"), now.trouble || "");
+  say(at("trouble"), (now.trouble || "").replaceAll("`", ""));
   fill(at("started"), (line) => line.split(":")[0], now.started, () => make("li"), (item, line) => say(item, `started ${line}`));
   showAll();
 }
@@ -183,16 +216,21 @@ function showResults() {
   const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && Object.values(row).join(" ").toLowerCase().includes(wanted));
   fill(at("result-rows"), (row) => row.folder, rows, (row) => {
     const line = make("tr"), title = make("th", undefined, { scope: "row" }), study = make("td");
-    title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }));
+    title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }), row.disturbed ? " †" : "");
     if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
     const ends = [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
-    const interval = ends.every((end) => typeof end === "number") ? ` (${precise(ends[0])} to ${precise(ends[1])})` : "";
+    const figure = make("td", precise(row.energy_per_output_token_j), { class: "number" });
+    if (ends.every((end) => typeof end === "number")) figure.append(make("span", `[${precise(ends[0])}, ${precise(ends[1])}]`, { class: "interval" }));
     line.append(title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
-      make("td", precise(row.energy_per_output_token_j) + interval, { class: "number" }), make("td", number(row.output_tokens_per_s, 1), { class: "number" }),
-      make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
+      figure, make("td", number(row.output_tokens_per_s, 1), { class: "number" }), make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
+    const names = [...document.querySelectorAll("#results thead th")].map((head) => head.textContent);
+    [...line.children].forEach((cell, column) => { if (column) cell.dataset.label = names[column]; });
     return line;
   }, () => {});
-  say(at("results-note"), [`${rows.length} of ${state.rows.length} results`, state.note].filter(Boolean).join("; "));
+  at("results-table").hidden = !state.rows.length;
+  at("disturbed").hidden = !rows.some((row) => row.disturbed);
+  const counted = state.rows.length ? `${rows.length} of ${state.rows.length} results in ${state.folder || "the folder"}` : `No results yet in ${state.folder || "the folder"}`;
+  say(at("results-note"), [counted, state.note].filter(Boolean).join("; "));
 }
 async function readResults() {
   try {
@@ -206,7 +244,8 @@ async function begin() {
   [state.allowed, state.defaults] = [offered.allowed, offered.defaults];
   at("start").hidden = !offered.allowed;
   at("read-only").hidden = offered.allowed;
-  document.querySelectorAll(".folder").forEach((place) => say(place, offered.folder));
+  state.folder = offered.folder;
+  showAll();
   const form = at("order").elements;
   offered.backends.forEach((name) => form.backend.append(make("option", name)));
   offered.models.forEach((name) => at("models").append(make("option", undefined, { value: name })));

@@ -1,7 +1,14 @@
 // Draws the page's charts from the specifications that lie in it. Fetches nothing.
 const drawn = JSON.parse(document.getElementById("charts").textContent);
 const root = document.documentElement;
-const ofPage = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+// The colours are of the style sheet; what is drawn needs their values.
+function ofPage(name) {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = `var(--${name})`;
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
 
 function isDark() {
   const theme = root.dataset.theme;
@@ -18,14 +25,14 @@ function themed(spec) {
 const NARROW = 480;
 
 function config(width) {
-  const ink = ofPage("ink"), quiet = ofPage("quiet");
+  const ink = ofPage("ink");
   return {
     background: "transparent", font: getComputedStyle(document.body).fontFamily,
     view: { stroke: null, continuousWidth: width, continuousHeight: 280 },
     axis: { labelColor: ink, titleColor: ink, gridColor: ofPage("grid"), domainColor: ofPage("line"), tickColor: ofPage("line"), labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal" },
     legend: { orient: "top", columns: Math.max(Math.floor(width / 260), 1), labelColor: ink, titleColor: ink, labelFontSize: 12, labelLimit: 0 },
     axisX: { titleAnchor: width < NARROW ? "end" : "middle" },
-    text: { color: quiet, fontSize: 11 },
+    text: { color: ink, fontSize: 11 },
     point: { size: 70, strokeWidth: 1.6 },
     concat: { spacing: 12 },
   };
@@ -84,7 +91,6 @@ function drawSoon() {
 
 document.getElementById("theme").addEventListener("change", (event) => {
   root.dataset.theme = event.target.value;
-  if (event.target.value === "auto") delete root.dataset.theme;
   drawSoon();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawSoon);
@@ -105,7 +111,8 @@ addEventListener("afterprint", () => { for (const details of closed) details.ope
 
 function openTarget() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target && target.tagName === "DETAILS") target.open = true;
+  for (let folded = target && target.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
+  if (target) target.scrollIntoView();
 }
 addEventListener("hashchange", openTarget);
 openTarget();
