@@ -29,7 +29,8 @@ NARROW = {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 # Cells of results, and paragraphs, that a phone's window cuts off.
 CUT_OFF = """
 return [...document.querySelectorAll("#result-rows td, #result-rows th, p, article")]
-    .filter((part) => part.offsetWidth && part.getBoundingClientRect().right > innerWidth).map((part) => part.textContent)
+    .filter((part) => part.offsetWidth && part.getBoundingClientRect().right > innerWidth)
+    .map((part) => part.textContent)
 """
 MARKUP = "<img src=x onerror=alert(1)>"
 

@@ -156,11 +156,11 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     until_drawn(browser)
     assert browser.execute_script(GROUND) == DARK
     assert browser.execute_script(INK) == "rgb(230, 233, 237)"
-    Select(browser.find_element(By.ID, "theme")).select_by_value("light")
+    Select(browser.find_element(By.ID, "theme")).select_by_visible_text("light")
     until_drawn(browser)
     assert browser.execute_script(GROUND) == LIGHT
     assert browser.execute_script(INK) == "rgb(27, 31, 36)"
-    Select(browser.find_element(By.ID, "theme")).select_by_value("dark")
+    Select(browser.find_element(By.ID, "theme")).select_by_visible_text("dark")
     assert browser.execute_script(GROUND) == DARK
     folded = 'return document.querySelectorAll("#audit details:not([open])").length'
     browser.execute_script('dispatchEvent(new Event("beforeprint"))')

@@ -181,7 +181,7 @@ def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     rows = [row(f"{at}", reasons, restarts=[1.0, 1.1]) for at in range(121)]
     many, whole = shown(*rows), shown(*rows[:2])
     assert many.count('<span class="folder">') == 121
-    assert many.count("<li>") == 121 * (3 + len(["and 2 more"]))
+    assert many.count("<li>") == 121 * (3 + len(["and 2 more"])) + len(["wrong", "known", "repeat"])
     assert "reason 2" in many
     assert ("20 results" in section(many, "timeline"), "20 results" in section(whole, "timeline")) == (True, False)
 

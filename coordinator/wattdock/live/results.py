@@ -47,7 +47,7 @@ class ServedResults:
         """Return the latest rows; the earlier ones while a pass is measured, or where reading takes long."""
         if study := self._feed.measuring:
             newer = len(self._names() - self._named)
-            note = f"as of {self._read_utc:%H:%M:%S} UTC, {newer} more stored since; {study} measures a pass, then they are read"
+            note = f"as of {self._read_utc:%H:%M:%S} UTC, {newer} more stored since; read again after {study}'s pass"
             return {"rows": self._rows, "note": note}
         if time.monotonic() >= self._rest_until_s:
             began_s = time.monotonic()

@@ -1,7 +1,7 @@
 """Every chart, defined once for the page, for papers and for pictures: a function from results to an Altair chart.
 
-A new chart is one more function in `CHARTS`. Its data are rows whose names are the columns of the table below the chart
-on the page; its description is the note above it. Sizes, fonts and colours of text belong to whoever renders it.
+A new chart is one more function in `CHARTS`. Its description is the note above it on the page.
+Sizes, fonts and colours of text belong to whoever renders it.
 """
 
 from __future__ import annotations
