@@ -46,13 +46,13 @@ def asked_of(hub: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_weights_of_a_hub_model_are_read_from_the_headers_of_its_files() -> None:
-    """In the precision they are stored in, whatever the config says; known where the snapshot is not here."""
-    weights = save({"all": np.zeros(4_999_424, dtype=np.int8)})
+    """In the type that config.json names, which engines convert to; known where the snapshot is not here."""
+    weights = save({"all": np.zeros(4_999_424, dtype=np.float32)})
     config = json.dumps(shape_config("tiny-llama")).encode()
     with serve() as hub:
         hub.files["owner/tiny"] = tiny.files() | {"config.json": config, "model.safetensors": weights}
         estimate = json.loads(asked_of(hub.url, "owner/tiny", "--gpu-model", "L4", "--json").stdout)
-    assert (estimate["weights_bytes"], estimate["parameters"]) == (4_999_424, 4_999_424)
+    assert (estimate["weights_bytes"], estimate["parameters"]) == (2 * 4_999_424, 4_999_424)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from wattdock.reports import paper
 from wattdock.reports.boards import Pool, over_boards
-from wattdock.reports.cells import plus_minus
+from wattdock.reports.cells import figure_text
 from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
 from wattdock.reports.comparison import PRIMARY, Regression, Test, is_equivalent
 from wattdock.reports.page import page
@@ -23,6 +23,7 @@ __all__ = [
     "by_session",
     "comma_separated",
     "declared_difference",
+    "figure_text",
     "is_equivalent",
     "latex",
     "markdown",
@@ -32,7 +33,6 @@ __all__ = [
     "page",
     "paper",
     "pareto_front",
-    "plus_minus",
     "sessions_among",
     "thin",
     "timelines",

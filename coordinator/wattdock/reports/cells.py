@@ -35,8 +35,6 @@ MARK = "†"
 DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
 # Half of an interval ÷ its figure below which the interval is rounding.
 NO_SPREAD = 1e-6
-# Widest half of an interval ÷ its figure that "±" may show; its ends then lie within a fortieth of a half from ± half.
-SYMMETRIC = 0.05
 # Engine settings can be thousands of characters that differ in a folder's name.
 LONG, LEAD = 100, 30
 
@@ -74,28 +72,19 @@ def marked(label: str, disturbed: object) -> str:
 
 
 def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
-    """Return "0.0530 [0.0521, 0.0539]"."""
-    if figure is None:
-        return NOTHING
-    if figure.interval is None:
-        return format(figure.value, form)
-    return f"{figure.value:{form}} {figure.interval:{form}}"
-
-
-def plus_minus(figure: statistics.Figure | None, form: str) -> str:
-    """Return "0.13501 ± 0.00055", both to the half width's second digit; "1 [0.42, 2.4]" where the sides differ.
+    """Return "0.13501 [0.13446, 0.13556]", all to the second digit of the interval's half width.
 
     Args:
         form: Format of the value where there is no half width to round to.
     """
-    if figure is None or figure.interval is None:
-        return figure_text(figure, form)
-    low, high = figure.interval
-    half = (high - low) / 2
-    if not NO_SPREAD * figure.value < half <= SYMMETRIC * figure.value:
-        return figure_text(figure, form)
-    places = max(0, 1 - floor(log10(half)))
-    return f"{figure.value:,.{places}f} ± {half:,.{places}f}"
+    if figure is None:
+        return NOTHING
+    if figure.interval is None:
+        return format(figure.value, form)
+    half = (figure.interval.high - figure.interval.low) / 2
+    if half > NO_SPREAD * figure.value:
+        form = f",.{max(0, 1 - floor(log10(half)))}f"
+    return f"{figure.value:{form}} {figure.interval:{form}}"
 
 
 def seconds_text(value_s: float | None) -> str:

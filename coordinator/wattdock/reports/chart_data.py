@@ -16,7 +16,7 @@ import numpy as np
 from wattdock.analysis import ExperimentResult
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
-from wattdock.reports.cells import DISTURBED, marked, plus_minus, row_cells
+from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
@@ -104,8 +104,8 @@ def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
     figures = {
         "name": point.label,
         "status": point.row.status,
-        "energy_per_output_token_j": plus_minus(point.j_per_token, ".4g"),
-        "output_tokens_per_s": plus_minus(point.tokens_per_s, ",.1f"),
+        "energy_per_output_token_j": figure_text(point.j_per_token, ".4g"),
+        "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f"),
     }
     return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 

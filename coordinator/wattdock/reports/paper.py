@@ -52,8 +52,8 @@ CONFIG: dict[str, Any] = {
 PRINTED = Row.columns("in_paper")
 HEADINGS = headings(PRINTED)
 NOTE = (
-    "± is half of the 95 % interval, [low, high] the whole interval where it reaches 0: of J/output token from its "
-    "uncertainty budget, of others from how restarts differ; without one there were fewer than three restarts."
+    "Intervals [low, high] are of 95 %: of J/output token from its uncertainty budget, of others from how restarts "
+    "differ; without one there were fewer than three restarts."
 )
 FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
 BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
