@@ -24,6 +24,7 @@ ROOMS = (
 SUB_ROOMS = (
     *(
         "inputs.architecture",
+        "host.jobs",
         "launch.images",
         "study.tasks",
         "console.progress",

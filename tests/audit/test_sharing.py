@@ -9,7 +9,7 @@ import pytest
 from seams.analysis import GpuResult, ListedProcess
 from seams.audit import AuditInput, cpus_alone, gpus_alone, machine_alone, other_gpus_idle
 
-from wattdock.records import snapshot
+from wattdock.host.jobs import Job
 
 if TYPE_CHECKING:
     from wattdock.audit import Outcome
@@ -39,7 +39,7 @@ def outcome(
     leased: tuple[str, ...] = (),
     cpu_others: tuple[float | None, ...] = (0.02,),
     lease_faults: tuple[str | None, ...] = (None,),
-    job: snapshot.Job | None = None,
+    job: Job | None = None,
     above_idle_w: float | None = 0.0,
     third_above_w: float | None = 0.0,
 ) -> dict[str, Outcome]:
@@ -145,18 +145,19 @@ def test_whoever_else_uses_the_cpus_in_any_pass_is_seen(
 
 
 @pytest.mark.parametrize(
-    ("exclusive", "node_gpus", "status", "figure"),
+    ("exclusive", "node_gpus", "gpus", "status", "figure"),
     [
-        (True, 8, "pass", "none by wattdock; job 7_1 had n1 alone"),
-        (False, 2, "pass", "n1 is shared; 2 of 2 GPUs visible"),
-        (False, 8, "unknown", "n1 is shared; 2 of 8 GPUs visible"),
-        (None, None, "unknown", "n1 may be shared; 2 GPUs visible"),
+        (True, 8, 2, "pass", "none by wattdock; job 7_1 had n1 alone"),
+        (False, 8, 8, "pass", "none by wattdock; job 7_1 had all 8 GPUs of n1 alone"),
+        (False, 2, None, "pass", "n1 is shared; 2 of 2 GPUs visible"),
+        (False, 8, 2, "unknown", "n1 is shared; 2 of 8 GPUs visible"),
+        (None, None, None, "unknown", "n1 may be shared; 2 GPUs visible"),
     ],
 )
 def test_who_uses_gpus_that_a_scheduler_hides_is_unknown(
-    exclusive: bool | None, node_gpus: int | None, status: str, figure: str
+    exclusive: bool | None, node_gpus: int | None, gpus: int | None, status: str, figure: str
 ) -> None:
-    """Two GPUs are visible; where all are, the process lists tell their users."""
-    job = snapshot.Job(id="7_1", node="n1", exclusive=exclusive, node_gpus=node_gpus)
+    """Two GPUs are visible; where all are, the process lists tell their users, unless one job has all of them."""
+    job = Job(id="7_1", node="n1", exclusive=exclusive, node_gpus=node_gpus, gpus=gpus)
     check = outcome(job=job)["other measurements"]
     assert (check.status, check.figure) == (status, figure)

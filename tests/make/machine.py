@@ -309,7 +309,7 @@ class VirtualMachine:
             on(event)
 
         if task := options.pop("task", None):
-            options["task"] = NodeTask(task, 0, None)
+            options["task"] = NodeTask(task, 0)
         if isinstance(name := options.get("resume"), str):
             options["resume"] = find_study(name, self.results)
         self.last = Measurement()

@@ -33,8 +33,8 @@ def machine_alone(inputs: AuditInput) -> Outcome:
     reasons += dict.fromkeys(run_pass.lease_fault for run_pass in inputs.energy.passes if run_pass.lease_fault)
     if reasons:
         return Outcome("fail", "; ".join(reasons))
-    if job is None or job.exclusive:
-        alone = f"; job {job.id} had {job.node} alone" if job else ""
+    if job is None or job.exclusive or (job.alone_with and inputs.environment.gpu_uuids):
+        alone = f"; job {job.id} had {job.alone_with} alone" if job else ""
         return Outcome(verdict(failed=False, known=bool(inputs.energy.passes)), f"none by wattdock{alone}")
     # A scheduler may hide the GPUs of other jobs, and who heats them; joules of the CPU are of the whole node.
     visible = len(inputs.environment.host_gpus)

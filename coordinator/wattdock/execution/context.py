@@ -6,7 +6,7 @@ A test puts simulations in the machine's place.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.clock import NS_PER_S, Clock, HostClock
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from wattdock.execution.interrupts import Interrupts
     from wattdock.launch import LaunchedRunner, Launcher
     from wattdock.metering import Meter
-    from wattdock.records import snapshot
     from wattdock.store import StoredResult
     from wattdock.study import EarlierStudy, StudyFolder
 
@@ -82,7 +81,8 @@ class RunOptions:
     ) -> list[ExecutionPlan]:
         """Return how each experiment is run, see `planning.plan_study`, and say what was decided."""
         plans = plan_study(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
-        plans = self.task.planned(plans) if self.task else plans
+        if self.task:
+            self.task.check(plans)
         for line in (*study.notes, *dict.fromkeys(line for plan in plans for line in (plan.decisions, *plan.warnings))):
             say(line)
         return plans
@@ -95,15 +95,13 @@ class NodeTask:
     Attributes:
         path: The task's folder.
         gpus: How many GPUs the scheduler was asked for.
-        job: What the scheduler tells of the job, where one runs the task.
     """
 
     path: Path
     gpus: int
-    job: snapshot.Job | None
 
-    def planned(self, plans: Sequence[ExecutionPlan]) -> list[ExecutionPlan]:
-        """Return the plans as the job's.
+    def check(self, plans: Sequence[ExecutionPlan]) -> None:
+        """Check that the node gives as many GPUs as were asked for.
 
         Raises:
             PreflightError: The node gives fewer GPUs.
@@ -113,7 +111,6 @@ class NodeTask:
             raise PreflightError(
                 f"{few[0].config.label} needs {asked}, and this node gives it {had}", cause=Cause.NO_GPU
             )
-        return [replace(plan, job=self.job) for plan in plans]
 
 
 @dataclass(frozen=True)
@@ -154,6 +151,7 @@ def leased(plans: Sequence[ExecutionPlan], machine: MachineAccess, emit: events.
         names=tuple(dict.fromkeys(name for plan in plans for name in plan.lease_names)),
         exclusive="machine" if needs_machine else "gpus",
         wait_s=max(plan.config.wait_s for plan in plans),
+        has_node=any(plan.job and plan.job.alone_with for plan in plans),
     )
     planned, clock = {gpu.uuid for plan in plans for gpu in plan.gpus}, machine.clock
     servers = [plan.server for plan in plans if plan.server]

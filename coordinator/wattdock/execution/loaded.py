@@ -139,7 +139,7 @@ def ready_runner(
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
-            has_node = bool(plan.job and plan.job.exclusive)
+            has_node = bool(plan.job and plan.job.alone_with)
             pids = partial(_pids, runner, plan)
             return LoadedRunner(client, description, meter, pids, check, model, gpu_uuids, context, has_node)
 

@@ -1,33 +1,21 @@
-"""Slurm's commands: the only place that starts them and reads what they print.
+"""What a study asks of Slurm: queue, list, cancel and requeue its tasks.
 
 Needs no accounting: what is queued or running is asked for by the jobs' name, which is the study's.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import LaunchError, PreflightError
-from wattdock.records import snapshot
+from wattdock.host.jobs import ask_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# Longest wait for a command, in seconds: a busy controller answers late.
-LONGEST_ANSWER_S = 120
 # squeue's fields: job, index in the array, state, reason, node, script; no name of ours holds the separator.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
-USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
-# squeue's word for a job that has its nodes for itself.
-EXCLUSIVE = "NO"
-# The number of GPUs in a node's "Gres=gpu:a100:4(S:0-1),shard:8".
-GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 COMPLETING = "COMPLETING"
 
 
@@ -56,7 +44,7 @@ def check() -> None:
     Raises:
         PreflightError: They are not here.
     """
-    _output_of("sbatch", "--version")
+    ask_slurm("sbatch", "--version")
 
 
 def submit(script: Path) -> str:
@@ -66,7 +54,7 @@ def submit(script: Path) -> str:
         PreflightError: Slurm's commands are not here.
         LaunchError: Slurm refuses it; says why.
     """
-    return _output_of("sbatch", "--parsable", str(script)).strip().split(";")[0]
+    return ask_slurm("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
 def queued(path: Path) -> list[QueuedTask]:
@@ -77,7 +65,7 @@ def queued(path: Path) -> list[QueuedTask]:
     """
     tasks = []
     words = ("squeue", f"--name={path.name}", "--me", "--noheader", "--array", f"--format={FORMAT}")
-    for line in _output_of(*words).splitlines():
+    for line in ask_slurm(*words).splitlines():
         job, index, state, reason, node, script = line.split("|", maxsplit=5)
         # Another folder of results may hold a study of the same name and second.
         if script.startswith(f"{path}/"):
@@ -91,21 +79,7 @@ def cancel(jobs: Iterable[str]) -> None:
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    _output_of("scancel", *jobs)
-
-
-def job_here() -> snapshot.Job | None:
-    """Return the job that this process is in; None outside of any."""
-    # SLURM_JOB_ID of an array's last task means the whole array.
-    if not (job := os.environ.get("WATTDOCK_JOB")):
-        return None
-    node, alone, gpus = os.environ.get("SLURMD_NODENAME", ""), None, None
-    # A task that has its GPUs goes on, whether or not the controller answers.
-    with suppress(LaunchError, PreflightError):
-        shared = _output_of("squeue", "--noheader", f"--jobs={job}", "--format=%h").strip()
-        gres = re.search(r" Gres=(\S+)", _output_of("scontrol", "--oneliner", "show", "node", node))
-        alone, gpus = shared == EXCLUSIVE, sum(map(int, GPUS.findall(gres[1]))) if gres else None
-    return snapshot.Job(id=job, node=node, exclusive=alone, node_gpus=gpus)
+    ask_slurm("scancel", *jobs)
 
 
 def requeue(job: str) -> bool:
@@ -116,25 +90,8 @@ def requeue(job: str) -> bool:
     Raises:
         PreflightError, LaunchError: As `submit`.
     """
-    state, _, reason = _output_of("squeue", "--noheader", f"--jobs={job}", "--format=%T %r").strip().partition(" ")
+    state, _, reason = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T %r").strip().partition(" ")
     if state != "RUNNING" and reason != "TimeLimit":
         return False
-    _output_of("scontrol", "requeue", job)
+    ask_slurm("scontrol", "requeue", job)
     return True
-
-
-def _output_of(*words: str) -> str:
-    # A user's own defaults would win over a script's options, and hide jobs.
-    env = {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
-    try:
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False)
-    except FileNotFoundError as error:
-        raise PreflightError(
-            f"{words[0]}: no such command here", "--on slurm needs Slurm's, as a cluster's login node has them"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
-    if done.returncode:
-        message = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"{words[0]}: " + message.replace(f"{words[0]}: ", "").replace("error: ", ""))
-    return done.stdout

@@ -95,7 +95,7 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     earlier = Ending.read(task.path) if restarted else None
     (task.path / ENDING).unlink(missing_ok=True)
     try:
-        node = NodeTask(task.path, gpus_of(task), slurm.job_here())
+        node = NodeTask(task.path, gpus_of(task))
         # The job itself starts again without the flag: a failure is retried once.
         retry_failed = retry_failed and not restarted
         options = RunOptions(output_dir, folders.wattdock_home(), retry_failed=retry_failed, task=node)

@@ -82,11 +82,13 @@ class LeaseRequest:
         names: GPU UUIDs, or "cpu" for a run without GPU.
         exclusive: "machine" lets no other wattdock measure on this machine meanwhile; "gpus" lets it on other GPUs.
         wait_s: How long to wait for their holders.
+        has_node: Whether a scheduler keeps other users off, as in `fault`.
     """
 
     names: tuple[str, ...]
     exclusive: Literal["machine", "gpus"]
     wait_s: float = 0.0
+    has_node: bool = False
 
 
 @contextmanager
@@ -116,7 +118,7 @@ def hold(request: LeaseRequest, say: Callable[[str], None], folder: Path | None 
                     announced = refusal.what
                     say(f"waiting up to {request.wait_s:g} s: {announced}")
             else:
-                if reason := unshared(place):
+                if not request.has_node and (reason := unshared(place)):
                     say(str(reason))
                 yield held
                 return
@@ -150,7 +152,8 @@ def fault(held: HeldLeases, *, has_node: bool = False) -> str | None:
     """Return why others may measure although these leases are held, and what to do; None where they cannot.
 
     Args:
-        has_node: Whether a scheduler keeps other users' jobs off this machine, where leases need not reach them.
+        has_node: Whether a scheduler keeps other users' jobs off this machine or its GPUs, where leases need not reach
+            them.
     """
     for path, descriptor in held.items():
         with suppress(OSError):

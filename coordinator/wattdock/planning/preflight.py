@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
+from wattdock.host.jobs import job_here
 from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit, served_model
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
+    from wattdock.host.jobs import Job
     from wattdock.inputs import ModelFolder
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter
     from wattdock.planning.running_server import RunningServer
-    from wattdock.records import snapshot
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ExecutionPlan:
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: str | None = None
     server: RunningServer | None = None
-    job: snapshot.Job | None = None
+    job: Job | None = None
     prompts: str = ""
     dataset_format: str | None = None
     dataset_ignored: tuple[str, ...] = ()
@@ -296,11 +297,11 @@ def plan_study(
         # Preflight would find these containers on the GPUs.
         names = reap().removed
         removed += [f"removed container {name}: the coordinator that started it is gone" for name in names]
-    plans = []
+    plans, job = [], job_here()
     for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
         if not isinstance(checked, ExecutionPlan):
             raise checked
-        plans.append(checked)
+        plans.append(replace(checked, job=job))
     for launch in {plan.launch.python: plan.launch for plan in plans}.values():
         launch.check()
     # An error's line is the first.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from wattdock.host import Gpu, Link
+from wattdock.host.jobs import Job
 from wattdock.values import Said, Settings, Stored
 
 # Name of the lease of an experiment without a GPU.
@@ -144,22 +145,6 @@ class PackageFacts(Stored):
     lock_sha256: str
     packages: int
     interpreter: str
-
-
-class Job(Stored):
-    """The job of a cluster's scheduler in which a coordinator measures, as the scheduler tells.
-
-    Attributes:
-        id: As its commands take it: 12_3 is task 3 of array 12.
-        node: Its name of the machine.
-        exclusive: Whether it lets no other job onto the node; null where it does not answer.
-        node_gpus: How many GPUs the node has, those of other jobs included; null where it does not say.
-    """
-
-    id: str
-    node: str
-    exclusive: bool | None
-    node_gpus: int | None
 
 
 class EnvironmentSnapshot(Stored):
