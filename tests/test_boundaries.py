@@ -80,7 +80,7 @@ def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_ow
 STARTED_HERE = {
     "keeper.py: in its own folder, which whoever starts it chose",
     "order.py: wattdock itself, which imports nothing from there; results may lie below",
-    "slurm.py: a job works where it was submitted, as its script may expect",
+    "jobs.py: a job works where it was submitted, as its script may expect",
     # In the folder that the coordinator gave to the runner.
     *("engine_server.py: in the runner's", "gpus.py: in the runner's", "spread.py: in the runner's"),
     "pictures.py: a developer's",
