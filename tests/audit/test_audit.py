@@ -282,7 +282,8 @@ def test_locked_packages_of_a_commit_can_be_repeated_without_a_container(
 ) -> None:
     """The runner's own code is the commit's."""
     versions = {"torch": frozenset({"2.13.0"}), "vllm": frozenset({"0.32.0"})}
-    launch = LauncherChoice("process", "test", "none", packages=PackageLock(Path("a.lock"), "e" * 64, versions))
+    packages = PackageLock(Path("a.lock"), "e" * 64, versions, frozenset(versions))
+    launch = LauncherChoice("process", "test", "none", packages=packages)
     result = result_of(World(launch=launch, environments=(machine,) * 3), library)
     check = checks(result)["software"]
     assert (check.status, known(result.audit).publishable) == (status, status == "pass")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +34,12 @@ def install(venv: Path, name: str, version: str) -> Path:
     return module
 
 
+def change_but_for_size_and_time(module: Path) -> None:
+    state = module.stat()
+    module.write_text("x = 3\n")
+    os.utime(module, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
 @pytest.fixture
 def lock(tmp_path: Path) -> PackageLock:
     """Return a lock of two packages, one of them in two versions."""
@@ -51,6 +59,8 @@ def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock:
     [
         (lambda _: None, None),
         (lambda module: module.write_text("x = 2\n"), "other/__init__.py of other is not the wheel's"),
+        (change_but_for_size_and_time, "other/__init__.py of other is not the wheel's"),
+        (lambda module: shutil.rmtree(next(module.parents[1].glob("*.dist-info"))), "other is not installed"),
         (lambda module: module.unlink(), "other/__init__.py of other is not the wheel's"),
         (lambda module: (module.parents[1] / "x.pth").touch(), "x.pth is no package's, and Python runs it"),
         (lambda module: (module.parents[1] / "_virtualenv.pth").touch(), None),
@@ -64,7 +74,9 @@ def test_an_environment_that_is_not_what_is_locked_is_refused(
     lock: PackageLock, tmp_path: Path, spoil: Callable[[Path], object], said: str | None
 ) -> None:
     """A changed, missing or other file or package is named, and what to do."""
-    spoil(install(tmp_path / "venv", "other", "2.1"))
+    module = install(tmp_path / "venv", "other", "2.1")
+    lock.check(tmp_path / "venv/bin/python")
+    spoil(module)
     if said is None:
         lock.check(tmp_path / "venv/bin/python")
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import platform
 import re
 import sys
@@ -20,12 +21,15 @@ from wattdock.opening import open_data, read_regular
 from wattdock.text import listed
 
 # A package of a lock, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
-LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+)[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
+LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)(\n\s+--hash=sha256:)?", re.MULTILINE)
 
 # Any other line could bring packages that nobody locked: an index, a file of requirements, an address.
 OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
 # Files at the top of site-packages that Python runs when it starts, and uv's own of them.
 HOOKS, OF_UV = ("*.pth", "sitecustomize.py", "usercustomize.py"), ("_virtualenv.pth",)
+# Files that this process found to be the wheel's, by path and hash, as they were then: inode, size, instant of change.
+# Nobody but root can set the instant.
+_FOUND_SAME: dict[tuple[str, str], tuple[int, int, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class PackageLock:
         path: The file.
         sha256: Of its content.
         versions: Versions by normalised name; several where they depend on the machine.
+        everywhere: Names of packages that depend on no machine: their lines have no marker.
     """
 
     path: Path
     sha256: str
     versions: dict[str, frozenset[str]]
+    everywhere: frozenset[str]
 
     @classmethod
     def read(cls, path: Path) -> PackageLock:
@@ -57,17 +63,18 @@ class PackageLock:
             ) from error
         if other := OTHER.search(content):
             raise PreflightError(f"{path}: {other[0][:60]!r} is neither a package nor a hash", "leave it out")
-        versions: dict[str, set[str]] = {}
-        for name, version, hashed in LOCKED.findall(content):
+        versions, everywhere = dict[str, set[str]](), set[str]()
+        for name, version, marker, hashed in LOCKED.findall(content):
             if not hashed:
                 raise PreflightError(
                     f"{path}: {name.decode()} has no hash", "make it where the package index tells hashes"
                 )
-            versions.setdefault(_normalised(name.decode()), set()).add(version.decode())
+            versions.setdefault(normal := _normalised(name.decode()), set()).add(version.decode())
+            everywhere |= set() if b";" in marker else {normal}
         if not versions:
             raise PreflightError(f"{path} names no package", "make it: wattdock environments lock BACKEND")
         by_name = {name: frozenset(found) for name, found in versions.items()}
-        return cls(path, hashlib.sha256(content).hexdigest(), by_name)
+        return cls(path, hashlib.sha256(content).hexdigest(), by_name, frozenset(everywhere))
 
     @property
     def interpreter(self) -> str:
@@ -76,23 +83,26 @@ class PackageLock:
         return f"{platform.python_implementation()} {build}, {' '.join(platform.libc_ver())}"
 
     def check(self, python: Path) -> None:
-        """Check that an environment holds packages of this lock only, and each with the files of its wheel.
+        """Check that an environment holds the packages of this lock only, and each with the files of its wheel.
 
-        Files are held against the hashes that wheels list of them (`RECORD`). Not proof against tampering.
+        Files are held against the hashes that wheels list of them (`RECORD`), once in this process unless they change.
+        Not proof against tampering.
 
         Raises:
-            LaunchError: A package is another, a file differs or is missing, or Python would run one that is no wheel's.
+            LaunchError: A package or file is another or missing, or Python would run a file that is no wheel's.
         """
         [site] = python.parent.parent.glob("lib/python3*/site-packages")
-        differences, files = [], list[tuple[str, PackagePath]]()
+        differences, files, names = [], list[tuple[str, PackagePath]](), set[str]()
         for package in distributions(path=[str(site)]):
             # An uninstallation that broke off leaves a folder without metadata.
             name, version = _normalised(str(package.metadata["Name"])), str(package.metadata["Version"])
+            names.add(name)
             if version not in self.versions.get(name, ()):
                 differences.append(f"{name} {version} is not in the lock")
             if not package.files:
                 differences.append(f"{name} does not list its files")
             files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
+        differences += [f"{name} is not installed" for name in self.everywhere - names]
         with ThreadPoolExecutor() as pool:
             for (name, file), same in zip(files, pool.map(_is_same, [file for _, file in files]), strict=True):
                 if not same:
@@ -113,9 +123,17 @@ def _normalised(name: str) -> str:
 
 def _is_same(file: PackagePath) -> bool:
     assert file.hash is not None
+    known_as = str(file.locate()), file.hash.value
     try:
-        with open_data(Path(file.locate())) as stream:
+        with open_data(Path(known_as[0])) as stream:
+            state = os.fstat(stream.fileno())
+            seen = (state.st_ino, state.st_size, state.st_ctime_ns)
+            if _FOUND_SAME.get(known_as) == seen:
+                return True
             digest = hashlib.file_digest(stream, "sha256").digest()
     except OSError:
         return False
-    return file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    is_same = file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    if is_same:
+        _FOUND_SAME[known_as] = seen
+    return is_same
