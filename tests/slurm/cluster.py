@@ -79,10 +79,12 @@ class Cluster:
     Attributes:
         folder: Its configuration, state and logs.
         env: What its commands and daemons need in their environment.
+        over: Files of this machine, and what its jobs see in their places, below `folder`.
     """
 
     folder: Path
     env: dict[str, str]
+    over: dict[str, str]
     daemons: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
 
     @property
@@ -90,8 +92,8 @@ class Cluster:
         """A command of root's that gives the unprivileged user the name that Slurm asks of every user."""
         if os.getuid() != 0:
             return ()
-        named = f"mount --bind {self.folder}/passwd /etc/passwd && mount --bind {self.folder}/group /etc/group"
-        return ("unshare", "--mount", "sh", "-c", f'{named} && exec "$@"', "sh")
+        mounts = " && ".join(f"mount --bind {self.folder}/{name} {place}" for place, name in self.over.items())
+        return ("unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh")
 
     def start(self, name: str, *words: str | Path) -> None:
         """Start a daemon in the foreground, as the unprivileged user."""
@@ -140,8 +142,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster(home: Path, env: dict[str, str]) -> Iterator[Cluster]:
-    """Yield a Slurm below `home`, the unprivileged user's; `env` is for its jobs' daemons, too."""
+def cluster(home: Path, env: dict[str, str], *, stat: bool = False) -> Iterator[Cluster]:
+    """Yield a Slurm below `home`, the unprivileged user's; `env` is for its jobs' daemons, too.
+
+    Args:
+        stat: Whether its jobs see the file `stat` of its folder as /proc/stat.
+    """
     folder = home / "slurm"
     for place in (folder, folder / "state", *(folder / f"spool-{node}" for node in NODES)):
         place.mkdir()
@@ -158,7 +164,11 @@ def cluster(home: Path, env: dict[str, str]) -> Iterator[Cluster]:
     give_to_user(folder / "munge.key")
     for name, line in (("passwd", f"wd:x:{UID}:{UID}::{home}:/bin/sh"), ("group", f"wd:x:{UID}:")):
         (folder / name).write_text(f"{Path(f'/etc/{name}').read_text()}{line}\n")
-    running = Cluster(folder, {**env, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH})
+    over = {"/etc/passwd": "passwd", "/etc/group": "group"}
+    if stat:
+        (folder / "stat").touch()
+        over["/proc/stat"] = "stat"
+    running = Cluster(folder, {**env, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}, over)
     own = [
         f"--{name}={short}/munge.{name.split('-')[0]}"
         for name in ("key-file", "socket", "pid-file", "log-file", "seed-file")

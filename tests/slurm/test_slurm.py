@@ -191,7 +191,8 @@ def test_every_experiment_has_one_whole_row_whatever_happens_to_its_tasks(
     jobs = [result["environment"]["job"] for result in whole]
     assert {job["node"] for job in jobs} == {"n1", "n2"}
     # A task may have begun while there was no controller.
-    assert {(job["exclusive"], job["node_gpus"]) for job in jobs} - {(None, None)} == {(False, 2)}
+    told = {(job["exclusive"], job["node_gpus"], job["gpus"]) for job in jobs} - {(None, None, None)}
+    assert told == {(False, 2, 1)}
     assert {int(job["id"].partition("_")[2]) for job in jobs} == set(range(9))
     assert local.wait(LONGEST_S) == 0, (tmp_path / "local" / "log").read_text()
     assert by_experiment(whole) == by_experiment(Command(tmp_path, tmp_path / "local").results())
