@@ -24,6 +24,8 @@ class LlamaCppBackend(Backend):
     framework = "llama.cpp"
     framework_package = "xllamacpp"
     engine_module = "wattdock_llamacpp_engine"
+    gpu_library = "xllamacpp"
+    gpu_probe = "import runpy; runpy.run_module('wattdock_llamacpp_gpus', run_name='__main__')"
     packages: tuple[str, ...] = ("xllamacpp", "aiohttp", "transformers", "tokenizers", "gguf", "numpy")
     engine_arguments: Mapping[str, Argument] | None = {
         "n_ctx": INTEGER,
@@ -36,4 +38,5 @@ class LlamaCppBackend(Backend):
         "cache_type_k": Argument((str,), CACHE_TYPES),
         "cache_type_v": Argument((str,), CACHE_TYPES),
         "kv_unified": Argument((bool,)),
+        "n_gpu_layers": INTEGER,
     }

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer
-from wattdock_llamacpp_weights import dtype_named, gguf_file, weights_of
+from wattdock_llamacpp_weights import Weights, dtype_named, gguf_file, weights_of
 
 from wattdock_proto.context import SLOT_TOKENS, model_context
 from wattdock_runner.apis import LlamaCppApi
-from wattdock_runner.backend import LoadedModel
+from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import read_config, read_tokenizer, special_ids
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.gpus import require_gpus
+from wattdock_runner.gpus import driver_version, parallelism, require_gpus
 from wattdock_runner.served import ServedEngine
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     """Start the server, and return when it answers.
 
     Raises:
-        WrongState: A GPU is asked for, and this build of llama.cpp has none.
-        InvalidRequest: The folder's model cannot be written as GGUF, or the server refuses an argument.
+        WrongState: llama.cpp sees other GPUs than requested; a build for CPUs sees none.
+        InvalidRequest: Several GPUs are asked for, the folder's model cannot be written as GGUF, or the server refuses
+            an argument.
         OutOfMemory: It does not fit.
     """
-    # xllamacpp on the package index is built for CPUs.
-    require_gpus(order.gpu_uuids, (), "this build of llama.cpp")
+    if len(order.gpu_uuids) > 1:
+        raise InvalidRequest(f"{len(order.gpu_uuids)} GPUs: this runner keeps a model on one; give gpus.count 1")
     config = read_config(AutoConfig, order)
     report("drawing random weights" if order.random_weights else "reading weights")
     tokenizer = read_tokenizer(AutoTokenizer, order)
@@ -49,33 +50,48 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
         settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
-            in_effect = server.until(server.json_line)
+            gpus = tuple(Gpu(**gpu) for gpu in server.until(server.json_line)["gpus"])
+            require_gpus(order.gpu_uuids, gpus, "this build of llama.cpp")
+            in_effect = server.until(lambda: line if (line := server.json_line()) and "n_ctx" in line else None)
             props = server.ask("/props")
-            slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
+    slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = slots, "n_parallel"
     engine.context_tokens = slot_tokens
+    layers, asked = config.num_hidden_layers, in_effect["n_gpu_layers"]
+    # A negative number is all of them; otherwise the output is the first that the GPU gets.
+    on_gpu = layers if asked < 0 else min(max(0, asked - 1), layers)
     return engine, LoadedModel(
-        visible_gpus=(),
-        used_gpu_uuids=(),
+        visible_gpus=gpus,
+        # Whatever layers it holds, a GPU multiplies the matrices of long prompts.
+        used_gpu_uuids=order.gpu_uuids,
         effective_engine_args={
             **in_effect,
+            "n_gpu_layers": asked if gpus else 0,
             # It makes each slot's share a round number.
             "n_ctx": slot_tokens if in_effect["kv_unified"] else slots * slot_tokens,
             "build": props["build_info"],
-            # The dtype of weights that are not quantised. A CPU multiplies quantised weights with 8-bit activations.
-            "dtype": "float32" if weights.is_quantized else weights.kind,
-            "quantization": weights.kind if weights.is_quantized else None,
-            "linear_weights": [weights.kind],
-            "kv_cache_dtype": dtype_named(in_effect["cache_type_k"]),
+            **_dtypes(weights, in_effect["cache_type_k"]),
             "eos_token_ids": list(ids.eos),
         },
-        parallelism={"kind": "none", "devices": {}},
+        parallelism=parallelism(1, 1, dict.fromkeys(order.gpu_uuids, on_gpu)),
         parameter_count=weights.parameters,
         weight_bytes=weights.bytes,
+        driver_version=driver_version() if gpus else None,
         warnings=ids.warnings,
     )
+
+
+def _dtypes(weights: Weights, cache_type: str) -> dict[str, Any]:
+    """Return what weights and KV cache are held in, as all backends call it."""
+    return {
+        # The dtype of weights that are not quantised. Quantised weights are multiplied with 8-bit activations.
+        "dtype": "float32" if weights.is_quantized else weights.kind,
+        "quantization": weights.kind if weights.is_quantized else None,
+        "linear_weights": [weights.kind],
+        "kv_cache_dtype": dtype_named(cache_type),
+    }
 
 
 def settings_for(order: LoadOrder, config: Any) -> dict[str, Any]:

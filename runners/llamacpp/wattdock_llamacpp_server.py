@@ -1,4 +1,7 @@
-"""llama.cpp's HTTP server as a program: settings as JSON, then the port; those in effect are its last line."""
+"""llama.cpp's HTTP server as a program: settings as JSON, then the port.
+
+Its first line of JSON has the GPUs that it sees, its last those and the settings in effect.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import xllamacpp
 from wattdock_llamacpp import LlamaCppBackend
+from wattdock_llamacpp_gpus import visible_gpus
 
 FLASH = {"auto": "AUTO", "on": "ENABLED", "off": "DISABLED"}
 FLASH_ATTENTION = {name: xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{own}"] for name, own in FLASH.items()}
@@ -26,6 +30,8 @@ KINDS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Serve until a signal ends this process."""
     settings = json.loads(sys.argv[1])
+    facts: dict[str, Any] = {"gpus": visible_gpus()}
+    _tell(facts)
     parameters = xllamacpp.CommonParams()
     parameters.model.path, parameters.port = settings.pop("model"), int(sys.argv[2])
     for name, value in settings.items():
@@ -34,9 +40,13 @@ def main() -> None:
     # Kept, since the server ends with its object.
     _server = xllamacpp.Server(parameters)
     names = LlamaCppBackend.engine_arguments or ()
-    sys.stdout.write(json.dumps({name: effective(parameters, name) for name in names}) + "\n")
-    sys.stdout.flush()
+    _tell(facts | {name: effective(parameters, name) for name in names})
     signal.pause()
+
+
+def _tell(facts: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
 
 
 def effective(parameters: Any, name: str) -> Any:

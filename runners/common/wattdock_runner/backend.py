@@ -199,6 +199,8 @@ class Backend:
         supported_versions: PEP 440 specifier of the framework's versions that the backend was written for, or None.
         engine_module: The module whose `load_engine` makes the engine, imported at the first load; its `release`, if
             any, gives back what engines held.
+        gpu_library, gpu_probe: What computes on GPUs, and a Python program that prints the version of CUDA and the
+            number of GPUs that it sees as its last two words.
         arrivals: The kinds of arrival that the engine can serve.
         engine_arguments: Valid names and types; None where the engine that declares them is not installed.
         needs_folder: Whether a load needs a model's folder.
@@ -213,6 +215,8 @@ class Backend:
     engine_module: str = ""
     packages: tuple[str, ...] = ()
     supported_versions: str | None = None
+    gpu_library = "torch"
+    gpu_probe = "import torch; print(torch.version.cuda, torch.cuda.device_count())"
     arrivals: tuple[Arrival, ...] = tuple(Arrival)
     engine_arguments: Mapping[str, Argument] | None = None
     needs_folder = True

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-COUNT_GPUS = "import torch; print(torch.version.cuda, torch.cuda.device_count())"
 COUNT_TIMEOUT_S = 120.0
 CUDA = "CUDA in the runner"
 
@@ -74,26 +73,32 @@ def driver_version() -> str | None:
     return next((word for word in words if word[0].isdigit() and "." in word), None)
 
 
-def cuda_findings(environ: Mapping[str, str]) -> list[Finding]:
-    """Return the version of CUDA and the number of GPUs that torch sees; nothing where the runner was given no GPU.
+def cuda_findings(environ: Mapping[str, str], library: str, probe: str) -> list[Finding]:
+    """Return the version of CUDA and the number of GPUs that a library sees; nothing if the runner was given no GPU.
 
-    A child process asks torch, which may open contexts on GPUs: they end with the child.
+    A child process runs the probe, which may open contexts on GPUs: they end with the child.
+
+    Args:
+        library: Its name for the user, such as "torch".
+        probe: As `Backend.gpu_probe`.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or (visible is None and driver_version() is None):
         return []
-    command = [sys.executable, "-c", COUNT_GPUS]
+    command = [sys.executable, "-c", probe]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COUNT_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return [Finding(CUDA, "fail", f"torch did not answer within {COUNT_TIMEOUT_S:.0f} s", "see dmesg for the GPUs")]
+        return [
+            Finding(CUDA, "fail", f"{library} did not answer within {COUNT_TIMEOUT_S:.0f} s", "see dmesg for the GPUs")
+        ]
     if done.returncode:
-        reason = (done.stderr.splitlines() or [f"torch ended with code {done.returncode}"])[-1]
+        reason = (done.stderr.splitlines() or [f"{library} ended with code {done.returncode}"])[-1]
         return [Finding(CUDA, "fail", reason, "install the backend's requirements file")]
     cuda, gpu_count = done.stdout.split()[-2:]
     if gpu_count == "0":
-        advice = "a build of torch for CPUs, or a driver older than its CUDA: see the requirements file"
-        return [Finding(CUDA, "fail", f"torch for CUDA {cuda} sees no GPU", advice)]
+        advice = f"a build of {library} for CPUs, or a driver older than its CUDA: see the requirements file"
+        return [Finding(CUDA, "fail", f"{library} for CUDA {cuda} sees no GPU", advice)]
     return [Finding(CUDA, "ok", f"{cuda}, GPUs: {gpu_count}")]

@@ -157,7 +157,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         else:
             findings.append(Finding("engine arguments", "ok", str(len(arguments))))
         findings += self._backend.caveats
-        findings += cuda_findings(os.environ)
+        findings += cuda_findings(os.environ, self._backend.gpu_library, self._backend.gpu_probe)
         return pb.DiagnoseResponse(findings=[pb.Finding(**vars(finding)) for finding in findings])
 
     def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002

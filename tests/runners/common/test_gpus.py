@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattdock_runner.backend import Backend
 from wattdock_runner.gpus import cuda_findings
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ def test_diagnosis_says_what_torch_sees(
     """A child process imports torch, so the runner itself opens no context."""
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    [finding] = cuda_findings({"CUDA_VISIBLE_DEVICES": "0"})
+    [finding] = cuda_findings({"CUDA_VISIBLE_DEVICES": "0"}, "torch", Backend.gpu_probe)
     assert (finding.name, finding.status, finding.value) == ("CUDA in the runner", status, value)
     assert bool(finding.advice) == (status == "fail")
 
 
 def test_a_runner_without_gpus_has_no_finding_about_cuda() -> None:
     """An empty CUDA_VISIBLE_DEVICES starts no child."""
-    assert cuda_findings({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert cuda_findings({"CUDA_VISIBLE_DEVICES": ""}, "torch", Backend.gpu_probe) == []
