@@ -34,6 +34,8 @@ def main() -> None:
     _tell(facts)
     parameters = xllamacpp.CommonParams()
     parameters.model.path, parameters.port = settings.pop("model"), int(sys.argv[2])
+    # Chats are rendered before they come; the server would refuse a file whose own template raises.
+    parameters.use_jinja = False
     for name, value in settings.items():
         place, own = _place(parameters, name)
         setattr(place, own, KINDS[name][value] if name in KINDS else value)

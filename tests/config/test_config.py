@@ -143,7 +143,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_a_line_for_each(tmp_path: Path)
     told = [line.removeprefix(f"{file}:") for line in str(caught.value).splitlines()]
     assert told == [
         "3: model.id: must be text, not 3; quote it",
-        "2: repeats.restarts: must be a number, not 'x'; write digits without quotes",
+        "2: repeats.restarts: must be a number, not the text 'x'; write digits without quotes or colons",
         "2: repeats.passes: write 1 or more, not -1",
         "4: gpus.count: field required, not {'cont': 1}",
         "4: gpus.cont: unknown key 'cont'; did you mean 'count'?",

@@ -44,7 +44,7 @@ def write(folder: Path, content: dict[str, bytes] | None = None) -> Path:
     return folder
 
 
-def gguf_file(file: Path) -> Path:
+def gguf_file(file: Path, template: str = "{{ x }}") -> Path:
     """Write a llama of one layer as a GGUF file that can be converted, and return the file."""
     size, width, tokens = 8, 16, ["a", "b", "ab", "<s>"]
     writer = gguf.GGUFWriter(file, "llama")
@@ -63,7 +63,7 @@ def gguf_file(file: Path) -> Path:
     writer.add_token_merges(["a b"])
     for name in ("bos", "eos", "unknown", "padding"):
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", 3)
-    writer.add_string("tokenizer.chat_template", "{{ x }}")
+    writer.add_string("tokenizer.chat_template", template)
     square, wide = np.ones((size, size), np.float32), np.ones((width, size), np.float16)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         writer.add_tensor(f"blk.0.{name}.weight", square)

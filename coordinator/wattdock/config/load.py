@@ -245,9 +245,10 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
         case "value_error":
             return str(error["ctx"]["error"]), None
         case "model_type":
-            return f"holds settings of its own, `key: value`, not {value}", None
+            kind = {list: "a list", type(None): "null"}.get(type(error["input"]), value)
+            return f"holds settings of its own, `key: value`, not {kind}", None
         case "int_type" | "float_type" if isinstance(error["input"], str):
-            return f"must be a number, not {value}", "write digits without quotes"
+            return f"must be a number, not the text {value}", "write digits without quotes or colons"
         case "string_type":
             return f"must be text, not {value}", "quote it"
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]

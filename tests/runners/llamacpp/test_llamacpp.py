@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from contract.runner_process import command_of, ids_prompt, output_ids, refusal, workload
 from contract.subjects import ONE_THREAD
+from make import models as tiny
 from safetensors.numpy import load_file, save_file
 
 if TYPE_CHECKING:
@@ -90,3 +92,14 @@ def test_a_server_that_does_not_come_up_says_why(runner: Runner, checkpoint: Che
     (tmp_path / "config.json").write_text(json.dumps(other))
     code, detail = runner.refused_load(tmp_path, engine_args=SMALL)
     assert (code, "model_type 'gpt2'" in detail) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_template_in_the_file_is_not_used_and_may_raise(
+    runner: Runner, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """Prompts come as ids, rendered by the template of the tokenizer beside the file."""
+    folder = shutil.copytree(checkpoint.folder, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    tiny.gguf_file(folder / "x.gguf", "{{ raise_exception('no') }}")
+    runner.load(folder, engine_args=SMALL | {"n_ctx": 64})
+    assert len(servers(runner)) == 1
