@@ -132,7 +132,7 @@ def ids(value: object, where: str, key: str) -> Ids:
         ConfigError: It is no list of them.
     """
     if not isinstance(value, list) or not value or not all(is_int(token) and 0 <= token < 2**32 for token in value):
-        raise ConfigError(f"{where}: {key} is {short(value) or 'empty'}", "it must be a list of whole numbers from 0 to 2³² - 1")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of whole numbers from 0 to 2³² - 1")
     return array("I", value)
 
 
@@ -144,7 +144,7 @@ def tokens(value: object, where: str, key: str) -> int:
     """
     if not is_int(value) or not 1 <= value < MOST_TOKENS:
         raise ConfigError(
-            f"{where}: {key} is {short(value) or 'empty'}", "it must be a whole number from 1 (leave out what failed)"
+            f"{where}: {key} is {short(value)}", "it must be a whole number from 1 (leave out what failed)"
         )
     return value
 
@@ -156,7 +156,7 @@ def messages(value: object, where: str, key: str) -> str | Chat:
         ConfigError: A message is of an unknown role or is no text, or the last message is not a user's.
     """
     if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        raise ConfigError(f"{where}: {key} is {short(value) or 'empty'}", "it must be a list of messages")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of messages")
     roles = [message.get("role") for message in value]
     if unknown := [role for role in roles if role not in ROLES]:
         raise ConfigError(f"{where}: {key} have the role {short(unknown[0])}", f"known are {', '.join(ROLES)}")
@@ -173,7 +173,7 @@ def first_turn(value: object, where: str, key: str) -> str | None:
         ConfigError: It is no conversation.
     """
     if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
-        raise ConfigError(f"{where}: {key} is {short(value) or 'empty'}", "it must be a list of turns")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of turns")
     turn = value[0] if value else {}
     speaker, said = TURN_KEYS[1] if "role" in turn else TURN_KEYS[0]
     # Files of ShareGPT begin in the middle of a conversation, with a system's turn or with nothing.
@@ -203,7 +203,7 @@ def blocks(value: object, where: str, key: str, *, tokens: object, each: int) ->
         ConfigError: It is no list of ids, or not one for each block.
     """
     if not isinstance(value, list) or not all(is_int(block) and 0 <= block < 2**63 for block in value):
-        raise ConfigError(f"{where}: {key} is {short(value) or 'empty'}", "it must be a list of whole numbers from 0 to 2⁶³ - 1")
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of whole numbers from 0 to 2⁶³ - 1")
     if isinstance(tokens, int) and len(value) not in (tokens // each, -(-tokens // each)):
         raise ConfigError(
             f"{where}: {key} has {len(value)} blocks, and {tokens} tokens have {-(-tokens // each)} of {each}"
