@@ -145,7 +145,8 @@ def require_servable(prompts: Sequence[EncodedPrompt], vocab_size: int, context_
             raise InvalidRequest(f"prompt {prompt.position} holds id {largest}, and the model has {vocab_size}")
         if context_tokens is not None and tokens + limit > context_tokens:
             raise InvalidRequest(
-                f"prompt {prompt.position} needs {tokens} + {limit} positions, and the model has {context_tokens} as it is loaded"
+                f"prompt {prompt.position} needs {tokens} + {limit} positions, and the model has {context_tokens}"
+                " as it is loaded"
             )
 
 
