@@ -11,6 +11,7 @@ from wattdock.inputs.prompts.ids import conversations
 from wattdock.inputs.prompts.passes import output_limits
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.resolve import known_figures
+from wattdock.inputs.served import ServedModel
 from wattdock.inputs.shapes import preset_of, shape_config
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryEstimate",
     "ModelMemory",
     "Requests",
+    "ServedModel",
     "Source",
     "StoredWeights",
     "arrival_instants",
