@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
+from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.memory import StoredWeights
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
-from wattdock_proto.context import LARGEST
+from wattdock_proto.context import LARGEST, text_config
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, gguf_models, gguf_names, names_in, weight_names
 
@@ -49,8 +50,8 @@ DECISIVE = (
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
 ADAPTER = "adapter_config.json"
-# Names of the number of layers, and the largest: transformers makes lists of them, and public models have some hundred.
-LAYER_COUNTS, MOST_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000
+# Names of the number of layers.
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # How classes of transformers 5.24 end whose heads give labels, scores or masked words.
 OTHER_HEADS = ("Classification", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 # Hex digits that are kept of a file's digest: results hold one for each file.
@@ -93,7 +94,7 @@ class ModelFolder:
     @property
     def vocab_size(self) -> int | None:
         """Number of token ids, from config.json; None where config.json leaves it out."""
-        size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
+        size = text_config(self.config).get("vocab_size")
         return size if isinstance(size, int) and 0 < size <= LARGEST else None
 
     def read_again(self) -> ModelFolder:
@@ -211,7 +212,7 @@ def _check_config(path: Path) -> None:
             f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
             f"rename them to {WEIGHTS} and delete transformers_weights",
         )
-    counts = [part.get(name) for part in (config, config.get("text_config") or {}) for name in LAYER_COUNTS]
+    counts = [part.get(name) for part in (config, text_config(config)) for name in LAYER_COUNTS]
     if many := [count for count in counts if isinstance(count, int) and count > MOST_LAYERS]:
         raise PreflightError(f"config.json in {path} says {many[0]} layers", "save the model again")
     named = config.get("architectures")
