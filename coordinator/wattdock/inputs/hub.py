@@ -17,12 +17,8 @@ from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.inputs.build_once import require_space
 from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.memory import StoredWeights
-from wattdock.inputs.model_folder import (
-    PICKLED,
-    read_config,
-    stored_weights,
-    without_safetensors,
-)
+from wattdock.inputs.model_folder import read_config
+from wattdock.inputs.weights import PICKLED, stored_weights, without_safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +77,9 @@ def resolve_hub(
     with _explained_errors(model_id, revision, cache):
         if not with_weights:
             return Path(snapshot(revision=revision, tqdm_class=_lines(progress)))
-        return _cached(snapshot, revision, model_id, cache) or _downloaded(snapshot, model_id, revision, cache, progress)
+        return _cached(snapshot, revision, model_id, cache) or _downloaded(
+            snapshot, model_id, revision, cache, progress
+        )
 
 
 def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
@@ -178,7 +176,9 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
         case errors.HfHubHTTPError():
             why = f"was refused by {constants.ENDPOINT} with status {error.response.status_code}; try again later"
         case OSError() if error.errno is not None and error.filename is not None:
-            why = f"cannot be read or written at {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
+            why = (
+                f"cannot be read or written at {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
+            )
         case _ if "://" not in constants.ENDPOINT:
             why = f"cannot be asked for: HF_ENDPOINT={constants.ENDPOINT} has no https:// in front"
         case _:

@@ -21,10 +21,10 @@ from wattdock.inputs.model_folder import (
     fingerprint,
     read_config,
     real_folder,
-    stored_weights,
 )
 from wattdock.inputs.served import served_model
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
+from wattdock.inputs.weights import stored_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
