@@ -67,6 +67,14 @@ def test_pickled_weights_are_refused_unless_safetensors_stand_beside_them(tmp_pa
     check_model(ModelSpec(path=path))
 
 
+def test_a_path_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Longer than a name may be, and links in a circle."""
+    (tmp_path / "circle").symlink_to("circle")
+    for name, reason in (("a" * 300, "File name too long"), ("circle/m", "Too many levels of symbolic links")):
+        with raises(PreflightError, reason):
+            check_model(ModelSpec(path=tmp_path / name))
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors", "/model.safetensors"])
 def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: str) -> None:
     """Engines take the names of the files to read from there."""
@@ -87,6 +95,7 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"config.json": b'\xef\xbb\xbf{"model_type": "llama"}'}, "config.json JSON BOM"),
         ({"config.json": b'{"is_encoder_decoder": true}'}, "decoder"),
         ({"config.json": b'{"text_config": {"num_hidden_layers": 3000000000}}'}, "says 3000000000 layers"),
+        ({"config.json": b'{"llm_config": {"n_layers": 1001}}'}, "says 1001 layers"),
         ({"config.json": b'{"architectures": ["LlamaForSequenceClassification"]}'}, "LlamaForSequenceClassification"),
         # What a clone without git-lfs, a login page or a full disk leaves behind.
         ({"tokenizer.json": LFS_POINTER}, "tokenizer.json git-lfs"),
@@ -335,7 +344,9 @@ def test_a_revision_of_what_has_none_is_refused(given: dict[str, str]) -> None:
         check_model(ModelSpec.model_validate({**given, "revision": "main"}))
 
 
-@pytest.mark.parametrize(("config", "vocab_size"), [({}, None), ({"text_config": {"vocab_size": 7}}, 7)])
+@pytest.mark.parametrize(
+    ("config", "vocab_size"), [({}, None), ({"vocab_size": 9, "llm_config": {"vocab_size": 7}}, 7)]
+)
 def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
     tmp_path: Path, config: dict[str, Any], vocab_size: int | None
 ) -> None:

@@ -7,8 +7,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make import models as tiny
 from make.openai_server import KEY, behaving, certificate
 from refused import raises
+from seams.inputs import ServedModel
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, PreflightError
@@ -94,3 +96,24 @@ def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, mo
         assert served_model(experiment(url, model="owner/stand-in")).name == "stand-in"
     with behaving("two") as (url, _):
         assert served_model(load_study({"url": url}, {"url.model": "second"}).experiments[0]).name == "second"
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_described"),
+    [
+        ({}, True),
+        ({"model.safetensors": None}, False),
+        ({"model.safetensors": None, "pytorch_model.bin": b"x"}, False),
+        ({"model.safetensors": None, "model.gguf": b"GGUF"}, False),
+        ({"adapter_config.json": b"{}"}, False),
+        ({"config.json": b"{"}, False),
+    ],
+)
+def test_a_server_is_measured_whatever_its_folder_holds(
+    beside: dict[str, bytes | None], is_described: bool, tmp_path: Path
+) -> None:
+    """It has loaded its model already; a folder that is not whole is no more known than one elsewhere."""
+    content = {name: data for name, data in (tiny.files() | beside).items() if data is not None}
+    path = tiny.write(tmp_path / "model", content)
+    assert ServedModel("name", root=str(path)).path("http://127.0.0.1:8000") == (path if is_described else None)
+    assert ServedModel("name", root=str(path)).path("http://192.0.2.1:8000") is None

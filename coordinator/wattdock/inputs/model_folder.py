@@ -1,42 +1,34 @@
 """A model's folder on disk: what is in it, whether it is complete, and which revision pins its content.
 
-Reads file names, sizes and headers; never a tensor, and nothing outside the folder.
+Reads settings and digests files; `weights` knows which of them hold weights.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.errors import Cause, ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
-from wattdock.inputs.memory import StoredWeights
-from wattdock.opening import open_data, read_regular
+from wattdock.inputs.architecture import MOST_LAYERS
+from wattdock.inputs.weights import beginning_of, check_weights, weight_files
+from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
-from wattdock_proto.context import LARGEST
-from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
-from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, gguf_models, gguf_names, names_in, weight_names
+from wattdock_proto.context import LARGEST, text_config
+from wattdock_proto.weight_names import INDEX, WEIGHTS, gguf_models, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# Files of weights that Python's pickle reads; reading them can run their maker's code.
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
-# In a header of safetensors, where a tensor lies and what type it has; in a text in the header, the quotes would be
-# escaped.
-KEY = b'"data_offsets"'
-SPAN = re.compile(KEY + rb"\s*+:\s*+\[\s*+(\d{1,18})\s*+,\s*+(\d{1,18})\s*+\]")
-TYPE = re.compile(rb'"dtype"\s*+:\s*+"(\w+)"')
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
@@ -49,8 +41,8 @@ DECISIVE = (
 # whole Python environment.
 CODE = ("*.py", "*/*.py", "*/*/*.py")
 ADAPTER = "adapter_config.json"
-# Names of the number of layers, and the largest: transformers makes lists of them, and public models have some hundred.
-LAYER_COUNTS, MOST_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000
+# Names of the number of layers.
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # How classes of transformers 5.24 end whose heads give labels, scores or masked words.
 OTHER_HEADS = ("Classification", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 # Hex digits that are kept of a file's digest: results hold one for each file.
@@ -93,7 +85,7 @@ class ModelFolder:
     @property
     def vocab_size(self) -> int | None:
         """Number of token ids, from config.json; None where config.json leaves it out."""
-        size = self.config.get("vocab_size", (self.config.get("text_config") or {}).get("vocab_size"))
+        size = text_config(self.config).get("vocab_size")
         return size if isinstance(size, int) and 0 < size <= LARGEST else None
 
     def read_again(self) -> ModelFolder:
@@ -187,20 +179,7 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
     _require_no_adapter(path)
     _check_config(path)
     _require_settings(path)
-    for file in (files := weight_files(path, gguf=gguf, backend=backend, load_format=load_format)):
-        _beginning(file, 4)
-        if file.suffix == ".gguf":
-            _check_gguf(file, len(files))
-        else:
-            _check_safetensors(file)
-
-
-def _beginning(file: Path, count: int) -> bytes:
-    try:
-        with open_data(file) as stream:
-            return stream.read(count)
-    except OSError as error:
-        raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
+    check_weights(weight_files(path, gguf=gguf, backend=backend, load_format=load_format))
 
 
 def _check_config(path: Path) -> None:
@@ -211,7 +190,7 @@ def _check_config(path: Path) -> None:
             f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
             f"rename them to {WEIGHTS} and delete transformers_weights",
         )
-    counts = [part.get(name) for part in (config, config.get("text_config") or {}) for name in LAYER_COUNTS]
+    counts = [part.get(name) for part in (config, text_config(config)) for name in LAYER_COUNTS]
     if many := [count for count in counts if isinstance(count, int) and count > MOST_LAYERS]:
         raise PreflightError(f"config.json in {path} says {many[0]} layers", "save the model again")
     named = config.get("architectures")
@@ -223,22 +202,12 @@ def _check_config(path: Path) -> None:
 def _require_settings(path: Path) -> None:
     """Refuse a placeholder for settings or tokenizer: git-lfs's pointer, an error's page, another encoding."""
     for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
-        begin = _beginning(file, 64)
+        begin = beginning_of(file, 64)
         if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
             raise PreflightError(
                 f"{file} begins with {begin[:20]!r}, not with its content in UTF-8",
                 "a pointer of git-lfs or a broken download looks like this: fetch it again",
             )
-
-
-def _check_gguf(file: Path, parts: int) -> None:
-    from wattdock_proto.gguf_reader import require_language_model
-
-    try:
-        require_language_model(file, parts)
-    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
-        what = f"{file}, which begins with {_beginning(file, 4)!r}, is no whole GGUF language model: {error}"
-        raise PreflightError(what, "download it again, or give another file") from error
 
 
 def _require_no_adapter(path: Path) -> None:
@@ -254,101 +223,6 @@ def _require_no_adapter(path: Path) -> None:
         "merge both into another folder: peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
         ".save_pretrained(MERGED), and copy the tokenizer",
     )
-
-
-def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: object = None) -> list[Path]:
-    """Return the files of weights that a backend reads from a folder, sorted by name.
-
-    Args:
-        gguf: Name of the GGUF file that was chosen there.
-        backend: Empty stands for any backend: transformers' files, else all GGUF models.
-        load_format: As in `weight_names`.
-
-    Raises:
-        ConfigError: A GGUF file was chosen, and the backend reads none.
-        PreflightError: There are none, they are pickled, the index names other files than safetensors beside it, some
-            are missing, there are several GGUF models, or the engine would read other files than transformers.
-    """
-    if gguf and backend not in ("", "llamacpp"):
-        raise ConfigError(f"{backend} does not read {gguf}", "set backend: llamacpp, or give a folder of safetensors")
-    remedy = ONE_SET
-    try:
-        names = names_in(path, backend)
-        models = gguf_models(names)
-        if gguf or (models and backend == "llamacpp"):
-            remedy = "download it again" if gguf or len(models) == 1 else f"give one: model: {path / min(models)}"
-            return [path / name for name in gguf_names(names, gguf)]
-        chosen = weight_names(names, lambda: _indexed_names(path / INDEX, backend), backend, load_format)
-    except ValueError as error:
-        raise PreflightError(f"{path}: {error}", remedy) from error
-    except OSError as error:
-        raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
-    if not chosen and not backend:
-        chosen = {name for files in models.values() for name in files}
-    if not chosen:
-        pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
-        raise without_safetensors(str(path), pickled)
-    if missing := sorted(chosen - names):
-        raise PreflightError(
-            f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}",
-            "download the model again",
-        )
-    return [path / name for name in sorted(chosen)]
-
-
-def _indexed_names(index: Path, backend: str) -> set[str]:
-    try:
-        names = indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True), backend)
-    except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
-    if outside := [name for name in sorted(names) if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
-    return names
-
-
-def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
-    """Return why a model cannot be loaded, and what to do.
-
-    Args:
-        model: A folder, or a model on a hub.
-        pickled: Names of its files of weights that Python's pickle reads.
-    """
-    if not pickled:
-        return PreflightError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
-    return PreflightError(
-        f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors",
-        "take a model that has, or convert it where you trust it: transformers' "
-        "from_pretrained(…).save_pretrained(FOLDER)",
-        cause=Cause.RUNS_CODE,
-    )
-
-
-def _check_safetensors(file: Path) -> None:
-    """Check that a file is as long as its header says.
-
-    Source: safetensors format: 8 bytes little-endian header length, JSON header, tensors.
-    """
-    size_bytes = file.stat().st_size
-    try:
-        with open_data(file) as stream:
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            if header_bytes > min(size_bytes, MAX_HEADER_BYTES):
-                raise ValueError(f"header of {header_bytes} bytes")
-            header = stream.read(header_bytes).rstrip()
-        # No object is made of the header: one of 32 MB would become a gigabyte.
-        ends = [int(span[2]) for span in SPAN.finditer(header)]
-        if len(ends) != header.count(KEY) or header[:1] + header[-1:] != b"{}":
-            raise ValueError(f"header {header[:40]!r}")
-    except ValueError as error:
-        raise PreflightError(
-            f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r})",
-            "a pointer of git-lfs or a broken download looks like this: fetch it again",
-        ) from error
-    expected_bytes = 8 + header_bytes + max(ends, default=0)
-    if size_bytes != expected_bytes:
-        raise PreflightError(
-            f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}", "download the model again"
-        )
 
 
 def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf: str = "") -> dict[str, str]:
@@ -395,31 +269,3 @@ def fingerprint(files: Mapping[str, str]) -> str:
     """Return `sampled-sha256:<hex>` over what `file_digests` returned: the revision of a local model."""
     lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
     return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
-
-
-def stored_weights(path: Path, **reader: Any) -> StoredWeights:
-    """Return the tensors that an engine would load from a folder: safetensors files without their headers.
-
-    A GGUF model counts with its headers, which are small beside it.
-
-    Args:
-        reader: As in `weight_files`.
-
-    Raises:
-        ConfigError, PreflightError: As `weight_files`.
-    """
-    total_bytes, sizes = 0, list[tuple[str, int]]()
-    for file in weight_files(path, **reader):
-        total_bytes += file.stat().st_size
-        if file.suffix == ".gguf":
-            sizes.append(("GGUF", 0))
-            continue
-        with open_data(file) as stream:
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            header = stream.read(min(header_bytes, MAX_HEADER_BYTES))
-        total_bytes -= 8 + header_bytes
-        # A text of the header's metadata may be called dtype, too: then types are unknown, and sizes are not.
-        types = [kind.decode() for kind in TYPE.findall(header)]
-        spans = [int(end) - int(begin) for begin, end in SPAN.findall(header)]
-        sizes += zip(types if len(types) == len(spans) else [""] * len(spans), spans, strict=True)
-    return StoredWeights.of(sizes, total_bytes)

@@ -21,10 +21,10 @@ from wattdock.inputs.model_folder import (
     fingerprint,
     read_config,
     real_folder,
-    stored_weights,
 )
 from wattdock.inputs.served import served_model
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
+from wattdock.inputs.weights import stored_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,8 @@ def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None
 
 
 def _reader(config: ExperimentConfig | None) -> dict[str, Any]:
-    """Return what decides which weights of a folder are read; see `weight_files`."""
-    if config is None:
+    """Return what decides which weights of a folder are read; see `weight_files`. A server has read its own."""
+    if config is None or config.section.server_url:
         return {}
     return {"backend": config.backend, "load_format": config.section.engine_args().get("load_format")}
 

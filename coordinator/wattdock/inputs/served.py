@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import processes
 from wattdock.inputs.locate import locate
-from wattdock.inputs.model_folder import ModelFolder
+from wattdock.inputs.model_folder import ModelFolder, check_folder
 from wattdock.text import listed
 from wattdock_proto.asking import Unanswered, ask
 
@@ -41,12 +42,18 @@ class ServedModel:
         return {form for name in (self.name, self.root) if name for form in (name, name.rpartition("/")[2])}
 
     def path(self, url: str) -> Path | None:
-        """Return where the model lies on this machine, if it serves it and the server tells; None otherwise."""
+        """Return the model's whole folder or GGUF file on this machine; None where this user finds none.
+
+        The server has loaded its model already: no folder is too incomplete, closed or unusual to measure the server.
+        """
         if not processes.is_here(urlsplit(url).hostname or ""):
             return None
-        paths = [Path(text) for text in (self.root, self.name) if text.startswith("/")]
-        # Settings stand beside a GGUF file, or in the folder.
-        return next((path for path in paths if (locate(path).folder / "config.json").is_file()), None)
+        for path in (Path(text) for text in (self.root, self.name) if text.startswith("/")):
+            with suppress(ConfigError, PreflightError):
+                place = locate(path)
+                check_folder(place.folder, gguf=place.gguf)
+                return path
+        return None
 
     def without_folder(self) -> ModelFolder:
         """Return the model of which only its name is known, and what the server tells."""

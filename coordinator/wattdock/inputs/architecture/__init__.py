@@ -5,6 +5,6 @@ Must not know: engines, hardware, results.
 """
 
 from wattdock.inputs.architecture.model import BYTES, Architecture
-from wattdock.inputs.architecture.read import architecture_of
+from wattdock.inputs.architecture.read import MOST_LAYERS, architecture_of
 
-__all__ = ["BYTES", "Architecture", "architecture_of"]
+__all__ = ["BYTES", "MOST_LAYERS", "Architecture", "architecture_of"]

@@ -36,7 +36,7 @@ NOT_ZERO = (
     *("full_attention_interval", "sliding_window_pattern"),
     *("n_embd", "n_head", "n_layer"),
 )
-# More layers than any model has: a config.json with them is damaged.
+# More layers than any model has, public models some hundred: engines make lists of them.
 MOST_LAYERS = 1_000
 # Kinds of state-space layers, some beside attention.
 STATE_SPACE = (
