@@ -131,7 +131,7 @@ docs: $(SETUP_DOCS) ## Build the site of docs/ into build/site; a link that lead
 	@$(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
-images: $(BACKENDS:%=image-%) image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
+images: $(foreach name,$(BACKENDS),$(if $(wildcard docker/$(name).Dockerfile),image-$(name))) image-coordinator ## Build all images; VARIANT=cpu for machines without a GPU
 
 image-%: $(SETUP) ## Build one image: make image-vllm [BASE=…] [VARIANT=cpu]
 	@$(BIN)/wattdock images build $* --variant $(VARIANT) $(if $(BASE),--base '$(BASE)') \
