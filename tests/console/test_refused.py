@@ -316,6 +316,9 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         *((f"run {flag} x", "--url") for flag in ("--base-url", "--endpoint-type", "--target", "--host", "--port")),
         ("run --request-rate inf", "workload.rate_per_s=N"),
         ("run --isl 9", "write --input-tokens"),
+        ("run --max-requests 9", "write --min-requests"),
+        ("run --api-key x", "environment variable WATTDOCK_API_KEY"),
+        ("run --url http://x --save-result", "no such option: --save-result; see"),
         ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),
         ("show --limit 3 x", "no such option: --limit; see"),
     ):

@@ -15,6 +15,7 @@ import typer
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.output import say
 from wattdock.text import expected, json_text, nearest
+from wattdock_proto.asking import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -34,6 +35,12 @@ SPELLED_ELSEWHERE = {
         ("--random-output-len", "--output-tokens-mean", "--osl", "--max-tokens"), "write --max-output-tokens"
     ),
     **dict.fromkeys(("--dataset-path", "--input-file", "--dataset-name", "--data"), "write --prompts FILE"),
+    **dict.fromkeys(("--request-count", "--max-requests"), "write --min-requests: a pass ends when so many have"),
+    **dict.fromkeys(("--max-seconds", "--duration", "--benchmark-duration"), "write --min-duration-s"),
+    **dict.fromkeys(("--rate-type", "--profile"), "several rates are a study's `sweep:`"),
+    **dict.fromkeys(("--model-name", "--served-model-name"), "write --set url.model=NAME"),
+    **dict.fromkeys(("--api-key", "--key"), f"put the key into the environment variable {KEY_VARIABLE}"),
+    "--streaming": "answers are always streamed",
     "--seed": "write --set workload.seed=N",
     "--trust-remote-code": "write --set model.trust_remote_code=true",
     "--revision": "write --set model.revision=COMMIT",
@@ -80,7 +87,8 @@ def usage_line(error: Any) -> str:
             message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif hasattr(error, "possibilities"):
-        [near] = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE) or [None]
+        possible = () if error.option_name in SPELLED_ELSEWHERE else error.possibilities or ()
+        [near] = difflib.get_close_matches(error.option_name, possible, n=1, cutoff=ALIKE) or [None]
         message = error.message + ("" if near else _elsewhere(error.option_name, error.ctx))
     elif known := getattr(error.ctx and error.ctx.command, "commands", None):
         asked = message.rpartition("command '")[2].rstrip("'.")
@@ -104,6 +112,9 @@ def _elsewhere(option: str, context: Any) -> str:
         return ""
     if instead := SPELLED_ELSEWHERE.get(option):
         return f". {instead}"
+    if any(word.startswith("--url") for word in sys.argv):
+        # A server that runs already takes no settings.
+        return ""
     backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
     return f". a setting of the engine's own is written --set {backend}.{name}=VALUE"
 

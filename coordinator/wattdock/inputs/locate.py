@@ -53,8 +53,9 @@ def locate(path: Path) -> Location:
     """Return where the model lies that a person gave this path for.
 
     Raises:
-        ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's.
-        PreflightError: This user may not look there, or no path can be so.
+        ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's, or
+            no path can be so.
+        PreflightError: This user may not look there.
     """
     path = expanded(path).absolute()
     try:
@@ -62,8 +63,10 @@ def locate(path: Path) -> Location:
         # A look inside shows whether this user may enter, which `exists` of Python 3.14 hides.
         with suppress(FileNotFoundError, NotADirectoryError):
             (place.folder / "config.json").stat()
-    except OSError as error:
+    except PermissionError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
     return place
 
 
