@@ -81,13 +81,15 @@ def ask(base_url: str, path: str, body: Any = None) -> Any:
         if not os.environ.get(KEY_VARIABLE):
             raise Unanswered(f"{base_url} wants a key: put it into the environment variable {KEY_VARIABLE}") from error
         if not _gets_key(base_url):
-            where = f"only the address in --url, or in {URL_VARIABLE}, gets the one in {KEY_VARIABLE}"
+            where = f"only the address in --url gets the one in {KEY_VARIABLE}; or export {URL_VARIABLE}={base_url}"
             raise Unanswered(f"{base_url} wants a key: {where}") from error
         raise Unanswered(f"{base_url} refuses the key in the environment variable {KEY_VARIABLE}") from error
     except (OSError, http.client.HTTPException) as error:
         raise Unanswered(f"{base_url}: {_why(error)}") from error
     except ValueError as error:
-        raise Unanswered(f"{base_url} answers {path} with no JSON; is it an OpenAI-compatible server?") from error
+        raise Unanswered(
+            f"{base_url} answers {path} with no JSON; it is no OpenAI-compatible server; correct the address"
+        ) from error
 
 
 def _why(error: Exception) -> str:

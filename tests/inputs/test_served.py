@@ -42,7 +42,7 @@ def experiment(url: str, **settings: Any) -> ExperimentConfig:
             {"WATTDOCK_API_KEY": KEY},
             {},
             PreflightError,
-            "only the address in --url, or in WATTDOCK_API_URL, gets",
+            "only the address in --url gets the one in WATTDOCK_API_KEY; or export WATTDOCK_API_URL=http",
         ),
         ("key", {"WATTDOCK_API_KEY": "a\nb"}, {}, PreflightError, "WATTDOCK_API_KEY holds what no header can hold"),
     ],

@@ -38,7 +38,7 @@ Publishable = Annotated[
     bool,
     typer.Option(
         "--publishable",
-        help="Set what publication needs and FILE does not set; say what is left to do; --require-publishable.",
+        help="Fill in what publication needs, list what is missing, and exit with 8 unless publishable.",
     ),
 ]
 Resume = Annotated[

@@ -283,7 +283,9 @@ def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
     checks, questions = _checks(points), []
     for key, text in QUESTIONS.items():
         asked = [check for check in checks if check["question"] == key]
-        blocked = sum(any(reason.question == key for reason in audit.reasons) for audit in audits)
+        # Of a run that failed nothing is known.
+        good = [point.result.audit for point in points if point.result.audit and point.result.status == "ok"]
+        answered = sum(not any(reason.question == key for reason in audit.reasons) for audit in good)
         worst = asked[0]["status"] if asked else "unknown"
         status = worst if worst in ("fail", "unknown") else "pass"
         said = {"fail": "no", "unknown": "unknown", "pass": "yes"}[status]
@@ -292,7 +294,7 @@ def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
                 "text": text,
                 "anchor": f"question-{key}",
                 "status": status,
-                "said": said if len(audits) == 1 else f"yes for {len(audits) - blocked} of {len(points)}",
+                "said": said if len(audits) == 1 else f"yes for {answered or 'none'} of {len(points)}",
                 "reasons": [(name, many, _anchor(name)) for (of, name), many in against.most_common() if of == key],
                 "counts": _counts(Counter(check["status"] for check in asked)),
                 "checks": asked,

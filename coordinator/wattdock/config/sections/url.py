@@ -36,7 +36,8 @@ class Section(BackendSection):
         parts = urlsplit(text)
         port = parts.port
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/") not in ("", "/v1"):
-            raise ValueError(f"{text!r} is no server's address; write it as http://127.0.0.1:8000")
+            like = f"{parts.scheme}://{parts.netloc}" if parts.hostname else "http://127.0.0.1:8000"
+            raise ValueError(f"{text!r} is no server's address; write it as {like}")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError("give scheme, host and port only; a key belongs into the variable WATTDOCK_API_KEY")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
