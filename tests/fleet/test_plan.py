@@ -6,6 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refused import raises
+
+from wattdock.config import load_study
+from wattdock.errors import PreflightError
+from wattdock.fleet import process_choices
+
 if TYPE_CHECKING:
     from conftest import Called
 
@@ -36,3 +42,18 @@ def test_what_no_machine_could_measure_is_refused_before_anything_is_queued(call
     Path("x.yaml").write_text(STUDY.replace("tiny-llama", "tiny-lama"))
     done = called("plan", "x.yaml", "--on", "slurm")
     assert (done.returncode, done.stderr.count("did you mean tiny-llama")) == (2, 1)
+
+
+def test_a_lock_that_no_node_can_use_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
+    """One that is not there, and one of a machine without a GPU."""
+
+    def choices(**settings: object) -> object:
+        how = {"backend": "pytorch", "launcher": "process", "package_lock": str(tmp_path / "x.lock")}
+        return process_choices(load_study(how | settings, {}))
+
+    with raises(PreflightError, "no lock of packages: "):
+        choices()
+    (tmp_path / "x.lock").write_text(f"torch==2.13.0+cpu \\\n    --hash=sha256:{'0' * 64}\n")
+    with raises(PreflightError, "locks torch==2.13.0+cpu, which computes on CPUs only"):
+        choices()
+    assert choices(accelerator="cpu")

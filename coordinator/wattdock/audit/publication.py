@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
 
 
-def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
+def left_to_do(experiments: Sequence[ExperimentConfig], *, on_nodes: bool = False) -> list[str]:
     """Return what a person has to do before these experiments' figures can be publishable, a line each.
+
+    Args:
+        on_nodes: Whether a cluster's nodes measure, whose GPUs only a task sees.
 
     Raises:
         PreflightError: The driver cannot be talked to.
@@ -29,7 +32,7 @@ def left_to_do(experiments: Sequence[ExperimentConfig]) -> list[str]:
             lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
         elif folder := config.model.path:
             lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
-    if reason := GpuInventory.here().reason:
+    if not on_nodes and (reason := GpuInventory.here().reason):
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")

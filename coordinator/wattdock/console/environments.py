@@ -10,7 +10,7 @@ from wattdock.console.options import RunnerPython, in_help
 from wattdock.errors import StoreError
 from wattdock.output import say
 
-app = typer.Typer(help="Lock the packages of environments.")
+app = typer.Typer(help="Write a lock file of a backend's packages, to publish without containers.")
 
 
 @app.callback()
@@ -38,4 +38,5 @@ def lock(
         made = lock_environment(backend, variant, runner_python, out, progress=partial(say, err=True))
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}", "choose another --output") from error
-    say(f"{out}: {len(made.versions)} packages, sha256 {made.sha256[:12]}")
+    hardware = f"CPUs ({made.built_for_cpus})" if made.built_for_cpus else "this machine"
+    say(f"{out}: {len(made.versions)} packages for {hardware}, sha256 {made.sha256[:12]}")

@@ -76,7 +76,11 @@ def run(
 
     file, name = _file_and_name(file, name, resume=resume or retry_failed)
     earlier = find_study(name, output_dir) if name else None
-    study = study_of(earlier.settings, flags) if earlier and not file else _study(file, flags, publishable=publishable)
+    study = (
+        study_of(earlier.settings, flags)
+        if earlier and not file
+        else _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
+    )
     progress = progress_for(quiet=quiet, json_lines=progress_json)
     how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
     how["resume"] = earlier or resume or retry_failed
@@ -167,7 +171,7 @@ def plan(
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
 
-    study = _study(file, flags, publishable=publishable)
+    study = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
     if on == "slurm":
         from wattdock.console.fleet import plan_on_slurm
 
@@ -189,7 +193,7 @@ def plan(
         raise typer.Exit(errors[0].exit_code)
 
 
-def _study(file: Path | None, flags: SettingFlags, *, publishable: bool) -> "Study":
+def _study(file: Path | None, flags: SettingFlags, *, publishable: bool, on_nodes: bool) -> "Study":
     """Return the study; for publication, with the settings that it needs, after what is left to do was said."""
     study = study_of(file, flags, publishable=publishable)
     if publishable:
@@ -198,7 +202,7 @@ def _study(file: Path | None, flags: SettingFlags, *, publishable: bool) -> "Stu
 
         laid = ", ".join(f"{name}={value}" for name, value in ExperimentConfig.PUBLICATION.items())
         say(f"for publication, where the study sets nothing else: {laid}", err=True)
-        for line in left_to_do(study.experiments) or ("nothing that can be told before the run",):
+        for line in left_to_do(study.experiments, on_nodes=on_nodes) or ("nothing that can be told before the run",):
             say(f"left to do: {line}", err=True)
     return study
 

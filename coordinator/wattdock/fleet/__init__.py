@@ -7,9 +7,9 @@ Slurm says what is queued, the tasks' journals say what is done; nothing else is
 Must not know: how experiments are measured, terminals.
 """
 
-from wattdock.fleet.fleet import Fleet
+from wattdock.fleet.fleet import Fleet, process_choices
 from wattdock.fleet.script import Job, jobs_of
 from wattdock.fleet.states import TaskState, summary
 from wattdock.fleet.task import run_task
 
-__all__ = ["Fleet", "Job", "TaskState", "jobs_of", "run_task", "summary"]
+__all__ = ["Fleet", "Job", "TaskState", "jobs_of", "process_choices", "run_task", "summary"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import Study
     from wattdock.fleet.states import TaskState
+    from wattdock.launch import LauncherChoice
     from wattdock.store import StoredResult
 
 # Longest wait, in seconds, for tasks that Slurm is ending and for its epilogs.
@@ -121,24 +122,33 @@ class Fleet:
         return bool(jobs)
 
 
-def prepare(study: Study, emit: events.Emit) -> None:
-    """Make once what the study's tasks need: models, and environments of backends whose runners are processes.
+def process_choices(study: Study) -> dict[tuple[str, bool], LauncherChoice]:
+    """Return how runners that are processes would start, by backend and whether on a GPU.
 
     Raises:
-        ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
+        PreflightError: A lock of packages cannot be read, or is not for the nodes' GPUs.
     """
-    home, say = folders.wattdock_home(), events.notes(emit)
     processes = {
         (config.backend, config.accelerator != "cpu"): config.model_copy(update={"launcher": "process"})
         for config in study.experiments
         if not config.runner_python
         and config.launcher in (("process",) if config.container.locked else ("auto", "process"))
     }
+    home = folders.wattdock_home()
+    return {key: choose_launcher(config, on_gpu=key[1], home=home, lock=read_lock) for key, config in processes.items()}
+
+
+def prepare(study: Study, emit: events.Emit) -> None:
+    """Make once what the study's tasks need: models, and environments of backends whose runners are processes.
+
+    Raises:
+        ConfigError, PreflightError, LaunchError: A model cannot be fetched, or an environment cannot be made.
+    """
+    home, say, choices = folders.wattdock_home(), events.notes(emit), process_choices(study)
     with Interrupts(emit) as interrupts, interrupts.interruptible():
         models = [model for config in study.experiments for model in (config.model, config.draft) if model]
         for model in {json_text(model): model for model in models}.values():
             resolve_model(model, home=home, progress=say)
-        for (backend, on_gpu), config in processes.items():
-            choice = choose_launcher(config, on_gpu=on_gpu, home=home, lock=read_lock)
+        for (backend, on_gpu), choice in choices.items():
             with choice.launcher(on_gpu=on_gpu, say=say):
                 say(f"{backend}: its environment is ready")

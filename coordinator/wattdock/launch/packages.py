@@ -77,6 +77,12 @@ class PackageLock:
         return cls(path, hashlib.sha256(content).hexdigest(), by_name, frozenset(everywhere))
 
     @property
+    def built_for_cpus(self) -> str:
+        """The first package that is a build for CPUs, as NAME==VERSION; empty where none is."""
+        named = sorted(f"{name}=={version}" for name, found in self.versions.items() for version in found)
+        return next((package for package in named if package.endswith("+cpu")), "")
+
+    @property
     def interpreter(self) -> str:
         """Which build of Python environments are made with, and its C library."""
         build = " ".join(sys.version.split())

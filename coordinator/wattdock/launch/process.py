@@ -11,7 +11,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.errors import LaunchError
+from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import expanded
 from wattdock.host import folders
 from wattdock.launch.keeper import KEEPER, descendants, end_group
@@ -34,12 +34,17 @@ def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: obj
     """Return the choice of processes, with the lock of their packages where it decides.
 
     Raises:
-        PreflightError: The lock cannot be read, or the backend has none.
+        PreflightError: The lock cannot be read, is for CPUs where the run is not, or the backend has none.
     """
     packages, own = None, config.package_lock and expanded(config.package_lock)
     if config.container.locked or config.package_lock:
         variant: Variant = "cuda" if on_gpu else "cpu"
         packages = PackageLock.read(own.absolute() if own else runner_dir / f"requirements-{variant}.lock")
+        if on_gpu and (package := packages.built_for_cpus):
+            raise PreflightError(
+                f"{packages.path} locks {package}, which computes on CPUs only",
+                "make the lock on a machine with a GPU, or leave package_lock out to take wattdock's own",
+            )
     reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else "asked for"
     return LauncherChoice("process", reason, "for containers, --launcher docker", packages=packages)
 
