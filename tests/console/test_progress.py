@@ -53,7 +53,7 @@ def test_a_pipe_gets_a_line_of_a_pass_every_few_seconds_only(capsys: pytest.Capt
     plain = Plain()
     for _ in range(3):
         plain(BEAT)
-    assert capsys.readouterr().err == "  pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W\n"
+    assert capsys.readouterr().err == "  pass 1/2: 3 s, ≤ 1,500 tokens so far, 500 tokens/s, 300 W\n"
 
 
 def test_an_event_is_one_harmless_line_and_a_traceback_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_a_terminal_shows_the_pass_below_its_lines(monkeypatch: pytest.MonkeyPat
     os.close(ours)
     shown = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", written)) if line.strip()]
     # The lines of a first heartbeat, the second and the third, then what stays.
-    assert shown[-2].rstrip() == "3 s, up to 1,500 tokens, 500 tokens/s, 200 W, 0.4 J/token so far"
+    assert shown[-2].rstrip() == "3 s, ≤ 1,500 tokens so far, 500 tokens/s, 200 W, 0.4 J/token so far"
     assert shown[-3].rstrip().endswith("50%, 3 s left"), shown
     assert shown[-1] == "  pass 1/2: 3,000 tokens in 6.00 s"
     assert steers("".join(shown)) == []
@@ -138,7 +138,7 @@ def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.M
     progress(events.Note(f"one{HOSTILE}"))
     progress(BEAT)
     assert not steers(shown[0])
-    assert shown[1:] == ["pass 1/2: 3 s, up to 1,500 tokens, 500 tokens/s, 300 W"]
+    assert shown[1:] == ["pass 1/2: 3 s, ≤ 1,500 tokens so far, 500 tokens/s, 300 W"]
     progress(events.Note("two"))
     progress(BEAT)
     progress.close()

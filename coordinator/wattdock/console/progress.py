@@ -257,7 +257,7 @@ def tokens_text(output_tokens: int, elapsed_s: float) -> str:
     per_s = output_tokens / elapsed_s if elapsed_s > 0 else 0.0
     rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
     # A static batch counts sequences that have ended until its end.
-    return f"{elapsed_s:.0f} s, up to {output_tokens:,} tokens{rate}"
+    return f"{elapsed_s:.0f} s, ≤ {output_tokens:,} tokens so far{rate}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
