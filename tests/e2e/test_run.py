@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from command import Command
     from conftest import Called
 
-KEYS = set(
-    "schema_version config status error environment energy performance compute multi_gpu audit spans".split()
-)
+KEYS = set("schema_version config status error environment energy performance compute multi_gpu audit spans".split())
 ENGINE_SETTINGS = {"NCCL_NTHREADS": "2", "NCCL_AUTH_OF_MINE": "hidden"}
 
 
