@@ -279,12 +279,12 @@ def _summary(points: Sequence[Point]) -> dict[str, Any]:
 def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return the verdict's questions: each one's answer over all results, what stands against it, and its checks."""
     audits = [point.result.audit for point in points if point.result.audit]
+    # Of a run that failed nothing is known.
+    good = [point.result.audit for point in points if point.result.audit and point.result.status == "ok"]
     against = Counter((reason.question, reason.name) for audit in audits for reason in audit.reasons)
     checks, questions = _checks(points), []
     for key, text in QUESTIONS.items():
         asked = [check for check in checks if check["question"] == key]
-        # Of a run that failed nothing is known.
-        good = [point.result.audit for point in points if point.result.audit and point.result.status == "ok"]
         answered = sum(not any(reason.question == key for reason in audit.reasons) for audit in good)
         worst = asked[0]["status"] if asked else "unknown"
         status = worst if worst in ("fail", "unknown") else "pass"
