@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import pytest
+from make.machine import VirtualMachine, experiment, study
 from make.records import measured, request
 from make.virtual_meter import VirtualClock
 from refused import raises
@@ -19,7 +20,7 @@ from seams.execution import SETTLE_S, LoadedRunner, Recording, measured_passes
 from seams.inputs import shape_config
 from seams.metering import Source
 
-from wattdock.clock import ClockCheck
+from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig
 from wattdock.errors import RunnerError
 from wattdock.execution import Interrupts
@@ -158,3 +159,14 @@ def test_an_end_of_sequence_ends_no_request_on_random_weights_unless_it_is_to(
     measure(client, settings)
     measure(client, settings, model=dataclasses.replace(MODEL, random_weights=False))
     assert [asked.ignore_eos for asked in client.asked] == [ignores, bool(setting)]
+
+
+def test_processes_are_listed_where_a_pass_begins_and_ends(tmp_path: Path) -> None:
+    """Its texts may be encoded for long before it, and its record be sent for long after it."""
+    machine = VirtualMachine(tmp_path, power={"GPU-1": lambda _: 300.0})
+    config = experiment("slow", fake={"encode_s": 20.0, "send_s": 20.0}, warmup={"passes": 0})
+    [stored] = machine.run(study(config)).results
+    [restart], [meter] = stored.restarts(), machine.meters
+    assert len(restart.passes) == config.repeats.passes
+    for at_ns in (at_ns for each in restart.passes for at_ns in (each.span.start_ns, each.span.end_ns)):
+        assert min(abs(edge_ns - at_ns) for edge_ns in meter.edges_ns) < NS_PER_S, meter.edges_ns

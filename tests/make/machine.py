@@ -1,7 +1,7 @@
 """A whole study in virtual time: simulated GPUs, meter, launcher and engine as `MachineAccess`.
 
-The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `visible_gpus`, `used_gpus`, and the
-faults, "die" or "bug".
+The engine takes settings of a backend section `fake`: `step_s`, `most_in_flight`, `visible_gpus`, `used_gpus`,
+`encode_s` before the first request, `send_s` after the last one, and the faults, "die" or "bug".
 """
 
 from __future__ import annotations
@@ -169,6 +169,9 @@ class VirtualRunner:
         if in_flight > self.args.get("most_in_flight", in_flight):
             raise RunnerError(f"a pass failed for lack of memory: {in_flight} in flight", cause=Cause.KV_CACHE)
         self._strike("pass_fault", "a pass")
+        if encode_s := self.args.get("encode_s"):
+            heartbeat(Heartbeat(self.clock.now_ns(), 0, 0, 0, pass_over=False))
+            self.clock.sleep(encode_s)
         began_ns, steps, output_tokens = self.clock.now_ns(), list[tuple[int, ...]](), [0]
         may_end = threading.Event()
         admission = self._admission(request, began_ns, may_end.is_set)
@@ -198,7 +201,7 @@ class VirtualRunner:
             beat(len(running))
         span = Span("pass", began_ns, self.clock.now_ns())
         beat(0, pass_over=True)
-        self.clock.sleep(request.settle_s)
+        self.clock.sleep(max(request.settle_s, self.args.get("send_s", 0.0)))
         series = Steps(*np.array(steps, dtype=np.int64).T)
         record = TokenSeries(series.end_ns, np.array(output_tokens[1:]))
         requests = tuple(one.record() for one in served)
@@ -272,6 +275,7 @@ class VirtualMachine:
         caches: Whether a prefix cache that is switched on serves anything.
         launches: How many runners were started.
         limits: What the last runner to be asked was given as each limit, in seconds, by its setting in `timeouts`.
+        meters: Those that were started.
         emitted: The events of the last run.
     """
 
@@ -287,6 +291,7 @@ class VirtualMachine:
     caches: bool = True
     launches: int = 0
     limits: dict[str, float] = field(default_factory=dict)
+    meters: list[VirtualMeter] = field(default_factory=list)
     emitted: list[events.Event] = field(default_factory=list)
 
     @property
@@ -355,6 +360,12 @@ class VirtualMachine:
     def access(self, gpus: Sequence[str] | None = None) -> MachineAccess:
         """Return simulations of all that a run meets, on these GPUs, or on all of this machine."""
 
+        def new_meter(*_: object) -> VirtualMeter:
+            # A test may set `as_read` meanwhile.
+            as_read = lambda timeline: self.as_read(timeline)  # noqa: E731, PLW0108
+            self.meters.append(VirtualMeter(self.clock, self.power, as_read, self.at_meter_end))
+            return self.meters[-1]
+
         @contextmanager
         def launcher(*_: object) -> Iterator[Any]:
             yield self
@@ -367,11 +378,7 @@ class VirtualMachine:
         return MachineAccess(
             clock=self.clock,
             plan=lambda study, **_: self.plans(study, gpus),
-            new_meter=lambda *_: cast(
-                # A test may set `as_read` meanwhile.
-                "Any",
-                VirtualMeter(self.clock, self.power, lambda timeline: self.as_read(timeline), self.at_meter_end),  # noqa: PLW0108
-            ),
+            new_meter=cast("Any", new_meter),
             launcher=cast("Any", launcher),
             connect=cast("Any", connect),
             inventory=self.inventory,

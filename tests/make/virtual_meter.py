@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -47,19 +47,27 @@ class VirtualClock(Clock):
 
 @dataclass
 class VirtualMeter:
-    """Meters simulated GPUs: a counter that ticks every 100 ms, and a temperature of 40 °C read once a second."""
+    """Meters simulated GPUs: a counter that ticks every 100 ms, and a temperature of 40 °C read once a second.
+
+    Attributes:
+        edges_ns: When a span was said to begin or end.
+    """
 
     clock: VirtualClock
     power: Mapping[str, Power]
     as_read: Callable[[Timeline], Timeline]
     at_end: Callable[[Timeline], Timeline]
     start_ns: int | None = None
+    edges_ns: list[int] = field(default_factory=list)
 
     def start(self) -> None:
         self.start_ns = self.clock.now_ns()
 
     def window(self, key: str) -> Any:
         return nullcontext()
+
+    def note_edge(self) -> None:
+        self.edges_ns.append(self.clock.now_ns())
 
     def watts(self) -> dict[str, float | None]:
         now_s = self.clock.now_ns() / NS_PER_S

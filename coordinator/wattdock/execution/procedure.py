@@ -135,9 +135,13 @@ def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) 
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
     stage, timeouts, in_flight_s = recording.stage, recording.config.timeouts, 0.0
     beats: list[Heartbeat] = []
+    serves = False
 
     def may_end(beat: Heartbeat) -> bool:
-        nonlocal in_flight_s
+        nonlocal in_flight_s, serves
+        # The pass begins when texts are encoded, and ends before its record is sent: both can take many seconds.
+        if serves != (serves := bool(beat.requests_submitted) and not beat.pass_over):
+            runner.meter.note_edge()
         # Texts are rendered and encoded before the first request.
         if beats:
             in_flight = beats[-1].requests_submitted - beats[-1].requests_finished
