@@ -21,7 +21,7 @@ from wattdock.secrets import withheld
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; documented in README and stable."""
+    """What the process ends with; documented in docs/exit-codes.md and stable."""
 
     OK = 0
     BUG = 1
