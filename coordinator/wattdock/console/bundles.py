@@ -32,10 +32,10 @@ Logs = Annotated[bool, typer.Option("--logs", help="Include the runners' logs; r
 Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts.")]
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
-DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weights, likewise.")]
+DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weights, if the bundle used a local folder.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
 TrustPackages = Annotated[
-    bool, typer.Option("--trust-packages", help="Allow packages of the bundle's own lock to be installed.")
+    bool, typer.Option("--trust-packages", help="Allow the packages of the bundle's own lock to be installed.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
@@ -51,7 +51,7 @@ def create(
 ) -> None:
     """Pack results into one file for publication.
 
-    With settings, images' digests, environment and checksums, so that others can check the results and run them again.
+    It also holds settings, image digests, environment and checksums, so that others can check and repeat the results.
     """
     from wattdock.console.views import show
     from wattdock.publish import create_bundle

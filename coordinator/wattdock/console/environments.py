@@ -24,10 +24,10 @@ def lock(
     runner_python: RunnerPython = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The lock.  [default: BACKEND.lock]")] = None,
 ) -> None:
-    """Lock what a backend's environment has installed, package by package.
+    """Lock the packages installed in a backend's environment.
 
-    The lock holds versions and the hashes of the package index. `run --locked --launcher process --set
-    package_lock=FILE` makes an environment of it, and checks each file before each start.
+    The lock holds each version and the hashes of the package index. `run --locked --launcher process --set
+    package_lock=FILE` makes an environment from it, and checks each file before each start.
     """
     from wattdock.host import GpuInventory
     from wattdock.launch import lock_environment

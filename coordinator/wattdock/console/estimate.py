@@ -46,7 +46,7 @@ def estimate(
 ) -> None:
     """Estimate the GPU memory that a model needs.
 
-    Says the fewest GPUs that hold it.
+    Names the fewest GPUs that hold it.
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
     from wattdock.config import ExperimentConfig, Split

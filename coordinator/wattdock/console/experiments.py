@@ -48,9 +48,7 @@ Resume = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
 ]
-On = Annotated[
-    Literal["local", "slurm"], typer.Option(help="This machine, or the nodes of a cluster: load groups are its tasks.")
-]
+On = Annotated[Literal["local", "slurm"], typer.Option(help="Measure on this machine, or on the nodes of a cluster.")]
 ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progress as JSON lines on standard error.")]
 
 
@@ -162,11 +160,11 @@ def plan(
     file: File = None,
     output_dir: OutputDir = RESULTS,
     publishable: Publishable = False,
-    online: Annotated[bool, typer.Option("--online", help="Ask the hub for its models, as run does.")] = False,
+    online: Annotated[bool, typer.Option("--online", help="Ask the hub for its models, as `run` does.")] = False,
     on: On = "local",
     as_json: Json = False,
 ) -> None:
-    """Check and show what `run` would do, and start nothing."""
+    """Check and show what `run` would do; start nothing."""
     from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
     from wattdock.study import EarlierStudy
 
-app = typer.Typer(help="See, end and gather the tasks of studies on a cluster.")
+app = typer.Typer(help="Show and end the tasks of studies on a cluster, and gather their results.")
 POLL_S = 5.0
 # How late a shared file system may show what another machine has written (nfs(5): acregmax, acdirmax, and a margin).
 LATE_S = 65.0
@@ -150,7 +150,7 @@ def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -
 def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     """End all tasks of a study, waiting and running.
 
-    What was measured stays, and `run --on slurm --resume NAME` goes on from there.
+    What was measured stays, and `run --on slurm --resume NAME` continues from there.
     """
     fleet = _found(name, output_dir)
     what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
@@ -159,7 +159,7 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
 
 @app.command(epilog=in_help("fleet collect study"))
 def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Gather and show what the tasks of a study have stored so far, as `run` does in the end."""
+    """Gather and show the results that the tasks of a study have stored so far, as `run` does at its end."""
     fleet = _found(name, output_dir)
     shown = named(without_timestamp(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")

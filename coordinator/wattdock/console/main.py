@@ -40,7 +40,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     "Look": {
         show: ("show study", "show 20261125T103537 --checks"),
         compare: ("compare before after", "compare A.tar B.tar --max-regression 3%"),
-        scaling: ("scaling study", "scaling results -o scaling.pdf"),
+        scaling: ("scaling study", "scaling results --json"),
         plot: ("plot pareto study -o figure.pdf", "plot table study -o table.tex"),
         report: ("report study", "report results -o all.html"),
     },

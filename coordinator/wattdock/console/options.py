@@ -115,13 +115,15 @@ class SettingFlags:
     prompts: str | None = flag(
         "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
     )
-    num_prompts: int | None = flag("Prompts of a pass; otherwise all of a file.", setting="workload.prompts.count")
+    num_prompts: int | None = flag(
+        "Prompts of a pass.  [default: as many as the pass needs, or a whole file]", setting="workload.prompts.count"
+    )
     input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
-    min_requests: int | None = flag("Fewest requests of a pass.", setting="workload.min_requests")
-    min_duration_s: float | None = flag("Shortest pass, in seconds.", setting="workload.min_duration_s")
+    min_requests: int | None = flag("Least number of requests of a pass.", setting="workload.min_requests")
+    min_duration_s: float | None = flag("Least length of a pass, in seconds.", setting="workload.min_duration_s")
     restarts: int | None = flag("Fresh runners per experiment.  [default: 1]", setting="repeats.restarts")
     passes: int | None = flag("Measured passes per restart.  [default: 2]", setting="repeats.passes")
-    gpus: str | None = flag("auto, count:N, or indices or UUIDs, as in 0,1.  [default: auto]", setting="gpus")
+    gpus: str | None = flag("auto, count:N, indices or UUIDs, as in 0,1.  [default: auto]", setting="gpus")
     wait: float | None = flag(
         "Seconds to wait for other measurements on this machine to end.  [default: 0]", setting="wait_s"
     )

@@ -47,7 +47,7 @@ def report(
 
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="table, or a chart: pareto, …; an unknown kind lists all.")
+        str, typer.Argument(metavar="KIND", help="table, or a chart such as pareto; a wrong kind lists all.")
     ],
     named: Named,
     output: Figure,
@@ -101,7 +101,7 @@ def compare(
 def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split.
 
-    Says speed-up, efficiency, latency, power and joules per token of each.
+    Shows speed-up, efficiency, latency, power and joules per token of each.
     """
     from wattdock.console.views import show
     from wattdock.reports import scale

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 app = typer.Typer(
-    help="List, query and export stored results. An unreadable file is named on standard error and left out; "
-    "that alone does not change the exit code."
+    help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
+    "the exit code stays 0."
 )
 
 Where = Annotated[
     str | None, typer.Option(help="Condition on the columns, in SQL, as in \"backend = 'vllm' AND batch_size > 4\".")
 ]
 All = Annotated[
-    bool, typer.Option("--all", help="Also what a later attempt of the study replaced; in a list, failures.")
+    bool, typer.Option("--all", help="Include results that a later attempt replaced; in a list, failures, too.")
 ]
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
@@ -48,7 +48,7 @@ def list_(
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """List stored results, the latest first; failed ones are only counted, unless they are asked for or JSON is."""
+    """List stored results, the latest first; failures only with --all or --json."""
     from wattdock.console.views import show
     from wattdock.store import Row, matching, select
 

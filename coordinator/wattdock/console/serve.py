@@ -18,7 +18,7 @@ def serve(
 ) -> None:
     """Watch this machine in a browser: its GPUs, runs under way, stored results.
 
-    Also for Prometheus, under /metrics. Runs until Ctrl-C; the runs that it shows are not disturbed.
+    Metrics for Prometheus are under /metrics. Serves until Ctrl-C; the runs that it shows are not disturbed.
     """
     from wattdock.live.server import serve as serve_page
 
