@@ -52,8 +52,8 @@ def test_help_fits_a_terminal_of_eighty_columns_and_its_examples_can_be_typed(
         _, commands = called(name, "-h").stdout.split("Commands:\n")
         words += [[name, line.split()[0]] for line in commands.splitlines() if re.match(r"  \w", line)]
     for command in words:
-        of_command = called(*command, "-h").stdout
-        examples = re.findall(r"^    (wattdock .*)", of_command.partition("Examples:\n")[2], re.MULTILINE)
+        of_command, _, ending = called(*command, "-h").stdout.partition("Examples:\n")
+        examples = re.findall(r"^    (wattdock .*)", ending, re.MULTILINE)
         assert examples, command
         for example in examples:
             assert example.startswith(" ".join(["wattdock", *command]))

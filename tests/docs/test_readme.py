@@ -75,16 +75,7 @@ def page_name(page: Path) -> str:
     return str(page.relative_to(REPO))
 
 
-def examples() -> Iterator[str]:
-    """Yield every `wattdock …` that ends a help text."""
-    found: list[Any] = [typer.main.get_command(app)]
-    for command in found:
-        yield from re.findall(r"^  wattdock (.+)$", command.epilog or "", re.MULTILINE)
-        found += getattr(command, "commands", {}).values()
-
-
 GIVEN = sorted({(page_name(page), command) for page in PAGES for command in commands(page.read_text(encoding="utf-8"))})
-GIVEN += sorted(("--help", command) for command in examples())
 
 
 @pytest.mark.parametrize(("page", "command"), GIVEN)

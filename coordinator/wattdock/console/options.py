@@ -116,7 +116,7 @@ class SettingFlags:
         "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
     )
     num_prompts: int | None = flag(
-        "Prompts of a pass.  [default: as many as the pass needs, or a whole file]", setting="workload.prompts.count"
+        "Prompts of a pass; otherwise as many as it needs, or a whole file.", setting="workload.prompts.count"
     )
     input_tokens: int | None = flag("Tokens of each synthetic prompt.  [default: 512]", setting=LENGTH)
     min_requests: int | None = flag("Least number of requests of a pass.", setting="workload.min_requests")
