@@ -131,12 +131,12 @@ def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[P
         of_study = _of_name(study, output_dir, warn)
         if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
             return named_so
-        raise ConfigError(f"{text}: no experiment of {study} is called so", f"see `wattdock show {study}`")
+        raise ConfigError(f"{text}: no experiment of {study} has this name", f"see `wattdock show {study}`")
     if not matches:
         near = nearest(Path(text).stem, [without_timestamp(name) for name in folders])
-        shown = "`wattdock results list` shows what there is, and STUDY:EXPERIMENT is one of a study"
+        shown = "`wattdock results list` shows all names; STUDY:EXPERIMENT names one experiment of a study"
         raise ConfigError(
-            f"{text}: no such folder, and no result or study in {output_dir} whose name begins so",
+            f"{text}: no such folder, and no name of a result or study in {output_dir} begins so",
             f"did you mean {near!r}?" if near else shown,
         )
     if len(runs := runs_of(text, names.studies)) > 1 and len(matches) == 1:

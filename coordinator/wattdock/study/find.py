@@ -145,7 +145,7 @@ def find_study(name: str, output_dir: Path) -> EarlierStudy:
     names = own if matching_names(name, own) else names
     matches, shortest = matching_names(name, names), shortest_unique_names(names)
     if len(matches) != 1:
-        found = "begins the names of several studies" if matches else f"no study in {output_dir} is called so"
+        found = "begins the names of several studies" if matches else f"no study in {output_dir} has this name"
         candidates = listed([shortest[match] for match in matches or reversed(names)])
         raise ConfigError(f"{name}: {found}" + (f"; type one of them: {candidates}" if candidates else ""))
     if begun := _read(output_dir / STUDIES / matches[0]):

@@ -101,7 +101,8 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | No
         content = read_regular(path, follow=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot read prompts from {source!r} ({error.strerror})", "give bundled, synthetic or a JSONL or CSV file"
+            f"cannot read prompts from {source!r} ({error.strerror})",
+            "give bundled, synthetic, or a JSONL, JSON or CSV file",
         ) from error
     reading = Reading(vocab_size, work.arrival == "trace", config.section.caches_prefixes, work.prompts.chat)
     return _parsed(content, source, path.name, reading)
@@ -117,7 +118,7 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
             f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8",
-            "save as JSONL or CSV, UTF-8",
+            "save as JSONL, JSON or CSV, UTF-8",
         ) from error
     # By content: a bundle keeps files under names of its own.
     begin = _after_space(text, 0)
