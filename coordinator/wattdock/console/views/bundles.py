@@ -19,8 +19,9 @@ FILES_SHOWN = 3
 def created_view(bundle: CreatedBundle) -> View:
     """Yield what to look at before the bundle is handed out, what it holds, what is missing, and its digest."""
     names = bundle.identifying_files
-    files = f": {listed(names, FILES_SHOWN)}" if names else ""
-    yield f"your user name, home folder or this machine's name stands in {pluralize(len(names), 'file')}{files}"
+    files = pluralize(len(names), "file contains", "files contain")
+    which = f": {listed(names, FILES_SHOWN)}" if names else ""
+    yield f"checked: {files} your user name, home folder or host name{which}"
     yield from whole_view(bundle)
 
 

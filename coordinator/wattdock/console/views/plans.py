@@ -122,9 +122,9 @@ def estimate_view(estimate: Estimate) -> View:
         yield f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read"
     yield (
         "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
-        f"(context, workspaces, graphs) are estimated. fits: {estimate.margin:.0%} of all that stays free below "
-        f"{estimate.model.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed it. "
-        "? marks uncertain."
+        f"(context, workspaces, graphs) are estimated. fits: the total and {estimate.margin:.0%} more are within "
+        f"{estimate.model.engine.share:.0%} of the memory. cannot fit: weights and KV cache alone exceed all of it. "
+        "? marks what is uncertain: neither."
     )
 
 
