@@ -50,6 +50,7 @@ def test_help_fits_a_terminal_of_eighty_columns_and_its_examples_can_be_typed(
     words = [[command.__name__] for commands in COMMANDS.values() for command in commands]
     for name in SUB_APPS:
         _, commands = called(name, "-h").stdout.split("Commands:\n")
+        assert "..." not in commands
         words += [[name, line.split()[0]] for line in commands.splitlines() if re.match(r"  \w", line)]
     for command in words:
         of_command, _, ending = called(*command, "-h").stdout.partition("Examples:\n")

@@ -140,7 +140,10 @@ def _ended(
 
 @app.command(epilog=in_help("fleet status study", "fleet status study-2 --json"))
 def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Show what each task of a study does: waits, runs, is done, or has ended unfinished."""
+    """Show the state of each task of a study.
+
+    A task waits, runs, is done, or has ended unfinished.
+    """
     from wattdock.console.views import show
 
     show(_found(name, output_dir).states(), as_json=as_json)
@@ -159,7 +162,10 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
 
 @app.command(epilog=in_help("fleet collect study"))
 def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Gather and show the results that the tasks of a study have stored so far, as `run` does at its end."""
+    """Gather and show the results stored so far.
+
+    `run` does the same at its end.
+    """
     fleet = _found(name, output_dir)
     shown = named(without_timestamp(fleet.path.name), output_dir)
     _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")

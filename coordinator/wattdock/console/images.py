@@ -40,7 +40,10 @@ def build(name: Name, variant: Variant = "cuda", base: Base = None, build_option
 def lock(
     names: Annotated[list[str], typer.Argument(help="pytorch, vllm, …", metavar="NAME")], registry: Registry = None
 ) -> None:
-    """Lock images on this machine by digest; if one cannot be locked, none is."""
+    """Lock images on this machine by digest.
+
+    If one cannot be locked, none is.
+    """
     from wattdock.launch.images import lock_images, read_lock
 
     for name, entry in lock_images(names, read_lock(), registry=registry).items():

@@ -48,7 +48,10 @@ def list_(
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """List stored results, the latest first; failures only with --all or --json."""
+    """List stored results, the latest first.
+
+    Failures are counted in the last line; --all and --json list them.
+    """
     from wattdock.console.views import show
     from wattdock.store import Row, matching, select
 
