@@ -66,9 +66,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}", "save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror or error}", "name the YAML file of an experiment or a study"
-        ) from error
+        raise ConfigError(f"{path}: {error.strerror or error}", "name a YAML file") from error
     return parse_yaml(text, str(path))
 
 

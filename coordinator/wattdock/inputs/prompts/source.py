@@ -117,8 +117,7 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
-            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8",
-            "save as JSONL, JSON or CSV, UTF-8",
+            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save as UTF-8 JSONL, JSON or CSV"
         ) from error
     # By content: a bundle keeps files under names of its own.
     begin = _after_space(text, 0)
