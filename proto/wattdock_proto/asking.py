@@ -37,15 +37,18 @@ class _NoRedirect(HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def fetch(url: str, body: Any = None, headers: Mapping[str, str] = {}) -> str:
+def fetch(url: str, body: Any = None, headers: Mapping[str, str] = {}, *, wait_s: float = ANSWER_S) -> str:
     """Return what a server answers, to a body of JSON if any.
+
+    Args:
+        wait_s: Longest silence.
 
     Raises:
         OSError, http.client.HTTPException: It does not answer, or with an error.
     """
     data = None if body is None else json.dumps(body).encode()
     request = Request(url, data, {"content-type": "application/json", **headers})
-    with build_opener(ProxyHandler({}), _NoRedirect).open(request, timeout=ANSWER_S) as reply:
+    with build_opener(ProxyHandler({}), _NoRedirect).open(request, timeout=wait_s) as reply:
         return str(reply.read(MOST_BYTES).decode(errors="replace"))
 
 
@@ -65,14 +68,17 @@ def _gets_key(base_url: str) -> bool:
     return os.environ.get(URL_VARIABLE, "").rstrip("/").removesuffix("/v1") == base_url
 
 
-def ask(base_url: str, path: str, body: Any = None) -> Any:
+def ask(base_url: str, path: str, body: Any = None, *, wait_s: float = ANSWER_S) -> Any:
     """Return the JSON that a server answers, asked with the caller's key.
+
+    Args:
+        wait_s: Longest silence.
 
     Raises:
         Unanswered: It does not answer, refuses, or answers no JSON; says why.
     """
     try:
-        return json.loads(fetch(base_url + path, body, key_header(base_url)))
+        return json.loads(fetch(base_url + path, body, key_header(base_url), wait_s=wait_s))
     except HTTPError as error:
         with error:
             said = " ".join(error.read(1000).decode(errors="replace").split())[:QUOTED]
@@ -85,15 +91,18 @@ def ask(base_url: str, path: str, body: Any = None) -> Any:
             raise Unanswered(f"{base_url} wants a key: {where}") from error
         raise Unanswered(f"{base_url} refuses the key in the environment variable {KEY_VARIABLE}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise Unanswered(f"{base_url}: {_why(error)}") from error
+        raise Unanswered(f"{base_url}: {_why(error, wait_s)}") from error
     except ValueError as error:
         raise Unanswered(
             f"{base_url} answers {path} with no JSON; it is no OpenAI-compatible server; correct the address"
         ) from error
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, wait_s: float) -> str:
     cause = error.reason if isinstance(error, URLError) else error
+    # urllib wraps what ends a connection's making; a handshake of TLS is made on a connection.
+    if isinstance(cause, TimeoutError) and (cause is error or "handshake" in str(cause)):
+        return f"accepts the connection, and has not answered in {wait_s:g} s; wait for the server, or start it again"
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({cause.verify_message}); set SSL_CERT_FILE to its authority's file"
     if isinstance(cause, ssl.SSLError):

@@ -265,8 +265,12 @@ def test_every_check_that_may_refuse_a_figure_refuses_one_here(sound: Experiment
 def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
     """A registry on the loopback ends with its machine."""
     world = World(launch=launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}"))
-    check = checks(result_of(world, library))["software"]
+    result = result_of(world, library)
+    check = checks(result)["software"]
     assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == ("warn", True, True)
+    assert result.audit
+    assert result.audit.summary.startswith("publishable: ")
+    assert result.audit.summary.endswith(" %; with a warning: software")
 
 
 @pytest.mark.parametrize(
@@ -282,9 +286,7 @@ def test_locked_packages_of_a_commit_can_be_repeated_without_a_container(
 ) -> None:
     """The runner's own code is the commit's."""
     versions = {"torch": frozenset({"2.13.0"}), "vllm": frozenset({"0.32.0"})}
-    launch = LauncherChoice(
-        "process", "test", "none", packages=PackageLock(Path("a.lock"), "e" * 64, versions, frozenset())
-    )
+    launch = LauncherChoice("process", "test", "none", packages=PackageLock(Path("a.lock"), "e" * 64, versions))
     result = result_of(World(launch=launch, environments=(machine,) * 3), library)
     check = checks(result)["software"]
     assert (check.status, known(result.audit).publishable) == (status, status == "pass")

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_schema import study_schema
 
+from wattdock.audit import left_to_do
 from wattdock.config import load_study
 from wattdock.errors import ConfigError
+from wattdock.fleet import jobs_of, process_choices
+from wattdock.study.tasks import tasks_of
 
 if TYPE_CHECKING:
     from wattdock.config import Study
@@ -141,6 +144,16 @@ def test_every_example_can_be_run_as_it_stands_and_edited(file: Path) -> None:
         most = experiment.section.engine_args().get("max_num_seqs")
         assert most is None or experiment.workload.batch_size <= most
     jsonschema.Draft202012Validator(study_schema()).validate(yaml.safe_load(file.read_text()))
+
+
+def test_the_example_of_a_cluster_lacks_nothing_of_a_publishable_figure(tmp_path: Path) -> None:
+    """From a clone without changes: settings, weights, packages for a GPU, and a node alone."""
+    found = load_study(REPO / "examples/cluster-publishable.yaml", {}, publishable=True)
+    assert left_to_do(found.experiments, "c0ffee", on_nodes=True) == ([], [])
+    [launch] = process_choices(found).values()
+    assert launch.packages is not None
+    [job] = jobs_of(found, tasks_of(found, tmp_path), path=tmp_path)
+    assert {"--exclusive", "--gres=gpu:1", "--time=1:00:00"} <= {*job.options}
 
 
 @pytest.mark.parametrize(

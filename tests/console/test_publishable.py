@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattdock.audit import left_to_do
+from wattdock.config import load_study
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -35,3 +37,25 @@ def test_an_interpreter_of_ones_own_cannot_be_asked_for_together_with_publicatio
     done = called("run", "--publishable", "--launcher", "process", "--runner-python", "python3")
     assert done.returncode == ExitCode.CONFIG
     assert "--publishable" in done.stderr
+
+
+def test_a_plan_ends_as_the_run_would_where_something_is_left_to_do(called: Called) -> None:
+    """So that `plan --publishable x && run --publishable x` measures nothing in vain; also of what nodes measure."""
+    Path("x.yaml").write_text("backend: fake\nmodel: shape:tiny-llama\nlauncher: process\npackage_lock: x.lock\n")
+    Path("x.lock").write_text(f"a==1 --hash=sha256:{'0' * 64}\n".replace(" ", " \\\n    "))
+    done = called("plan", "--publishable", "--on", "slurm", "x.yaml")
+    assert done.returncode == ExitCode.NOT_PUBLISHABLE, done.stderr
+    assert "#SBATCH --exclusive" in done.stdout
+    assert re.fullmatch(
+        r"wattdock: not publishable as it is: \d things? left to do, see above", done.stderr.splitlines()[-1]
+    )
+
+
+@pytest.mark.parametrize(("revision", "is_repeatable"), [("c0ffee", True), ("c0ffee-dirty", False), (None, False)])
+def test_a_changed_clone_is_told_before_the_run(revision: str | None, is_repeatable: bool) -> None:
+    """Locked packages are repeated with the commit's own runner; an image has it inside."""
+    model = {"id": "owner/model", "revision": "0" * 40}
+    study = load_study({"backend": "fake", "model": model, "launcher": "process"}, {}, publishable=True)
+    left, warned = left_to_do(study.experiments, revision, on_nodes=True)
+    assert (left == [], warned) == (is_repeatable, [])
+    assert is_repeatable or "software: wattdock is of no commit, or has changes" in left[0]

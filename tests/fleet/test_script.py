@@ -27,10 +27,6 @@ def jobs(of: Study) -> list[Job]:
     return jobs_of(of, tasks_of(of, PATH), path=PATH)
 
 
-def options(job: Job) -> list[str]:
-    return re.findall("^#SBATCH (.*)$", job.script, re.MULTILINE)
-
-
 def test_tasks_of_equally_many_gpus_are_one_array() -> None:
     """An experiment takes as many as its own settings need, none on the CPU; a load group is one task."""
     one, two = {"name": "one"}, {"name": "two", "gpus": {"count": 2}}
@@ -42,7 +38,7 @@ def test_tasks_of_equally_many_gpus_are_one_array() -> None:
         ("gpus-1.sh", 1, (0, 3)),
         ("gpus-2.sh", 2, (1,)),
     ]
-    arrays = [option for job in found for option in options(job) if re.match("--(array|gres)=", option)]
+    arrays = [option for job in found for option in job.options if re.match("--(array|gres)=", option)]
     assert arrays == ["--array=2", "--gres=gpu:1", "--array=0,3", "--gres=gpu:2", "--array=1"]
 
 
@@ -50,7 +46,7 @@ def test_more_tasks_than_an_array_has_are_refused() -> None:
     """A cluster's arrays end at 1001 unless it raises that."""
     experiments = [{"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1002)]
     [array] = jobs(study(*experiments[:1000], fleet={"tasks_at_once": 8}))
-    assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(options(array))
+    assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(array.options)
     with raises(PreflightError, 1001, 1000):
         jobs(study(*experiments))
 
@@ -92,9 +88,9 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     }
     [job] = jobs(study({"exclusive": "machine"}, fleet=fleet))
     subprocess.run(["bash", "-n"], input=job.script, text=True, check=True)
-    assert options(job)[:2] == fleet["more"]
+    assert job.options[:2] == fleet["more"]
     expected = ("--partition=gpu", "--account=me", "--time=1-12", "--constraint=h100&nvlink", "--exclusive")
-    assert set(options(job)) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
+    assert set(job.options) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
     *_, module, echo, _, trap, task = job.script.splitlines()
     assert trap == "trap '' USR1"
     assert [module, echo] == fleet["setup"]
@@ -115,7 +111,7 @@ def test_a_node_is_shared_where_experiments_share_their_machine(setting: bool | 
     """`exclusive: machine`, the default of experiments, asks for a whole node; the section may say otherwise."""
     share, alone = {"exclusive": "gpus"}, {"gpus": {"count": 2}}
     first, second = jobs(study(share, alone, fleet={"exclusive": setting}))
-    assert ("--exclusive" in options(first), "--exclusive" in options(second)) == (asked, True)
+    assert ("--exclusive" in first.options, "--exclusive" in second.options) == (asked, True)
 
 
 def test_gpus_of_one_machine_are_refused() -> None:

@@ -140,7 +140,7 @@ def test_a_holder_killed_with_sigkill_leaves_nothing_that_blocks(folder: Path) -
     for _ in range(2):
         with another_user(folder, "machine", "GPU-a") as process:
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
     assert holders(folder) == {}
     with ours(folder, "GPU-a", exclusive="machine"):
         assert holders(folder)["GPU-a"].pid == os.getpid()

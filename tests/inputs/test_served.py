@@ -14,7 +14,7 @@ from seams.inputs import ServedModel
 
 from wattdock.config import load_study
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.inputs import resolve_model, served_model
+from wattdock.inputs import ServedModels, resolve_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 def experiment(url: str, **settings: Any) -> ExperimentConfig:
     return load_study({"url": url, **settings}, {}).experiments[0]
+
+
+def asked(config: ExperimentConfig) -> ServedModel:
+    return ServedModels.at(config.section.server_url).meant_by(config)
 
 
 @pytest.mark.parametrize(
@@ -61,27 +65,31 @@ def test_a_server_that_cannot_be_asked_is_one_line_with_what_to_do(
             monkeypatch.setenv(name, value.replace("here", url))
         config = load_study({"url": url}, settings).experiments[0]
         with raises(kind, words) as caught:
-            served_model(config)
+            asked(config)
     assert "\n" not in str(caught.value)
 
 
 def test_nobody_there_and_the_other_protocol_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that is closed, TLS where there is none, none where there is TLS, and a certificate nobody vouches for."""
+    """A port that is closed or silent, TLS where there is none, none where it is, and an untrusted certificate."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with raises(PreflightError, "nobody answers (Connection refused); start the server"):
-            served_model(experiment(f"http://127.0.0.1:{unused.getsockname()[1]}"))
+            asked(experiment(f"http://127.0.0.1:{unused.getsockname()[1]}"))
     with behaving("") as (url, _), raises(PreflightError, "write http:// for a server without"):
-        served_model(experiment(url.replace("http:", "https:")))
+        asked(experiment(url.replace("http:", "https:")))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for scheme in ("http", "https"):
+            with raises(PreflightError, "accepts the connection, and has not answered in 0.2 s"):
+                ServedModels.at(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", wait_s=0.2)
     pem = certificate(tmp_path)
     with behaving("", env={**os.environ, "STAND_IN_PEM": str(pem)}) as (url, _):
         with raises(PreflightError, "write https:// for a server with TLS"):
-            served_model(experiment(url))
+            asked(experiment(url))
         secure = experiment(url.replace("http:", "https:"))
         with raises(PreflightError, "its certificate is not trusted", "SSL_CERT_FILE"):
-            served_model(secure)
+            asked(secure)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-        assert served_model(secure).name == "stand-in"
+        assert asked(secure).name == "stand-in"
 
 
 def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +101,9 @@ def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, mo
         assert config.section.server_url == url
         folder = resolve_model(config.model, home=tmp_path, progress=print, config=config)
         assert (folder.kind, folder.name, folder.revision, folder.served_as) == ("served", "stand-in", None, "stand-in")
-        assert served_model(experiment(url, model="owner/stand-in")).name == "stand-in"
+        assert asked(experiment(url, model="owner/stand-in")).name == "stand-in"
     with behaving("two") as (url, _):
-        assert served_model(load_study({"url": url}, {"url.model": "second"}).experiments[0]).name == "second"
+        assert asked(load_study({"url": url}, {"url.model": "second"}).experiments[0]).name == "second"
 
 
 @pytest.mark.parametrize(

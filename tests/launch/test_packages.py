@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HASH = f"    --hash=sha256:{'a' * 64}"
-LOCK = f"My_Pack.age==1.0 ; python_version < '4' \\\n{HASH}\nother==2.0 \\\n{HASH}\nother==2.1 \\\n{HASH}\n"
+# Of two versions by a marker, as uv writes a lock for several machines, one is this machine's.
+LINES = ("My_Pack.age==1.0", "other==2.0 ; sys_platform == 'win32'", "other==2.1 ; sys_platform != 'win32'")
+LOCK = "".join(f"{line} \\\n{HASH}\n" for line in (*LINES, "colorama==0.4 ; sys_platform == 'win32'"))
 
 
 def install(venv: Path, name: str, version: str) -> Path:
@@ -42,15 +44,15 @@ def change_but_for_size_and_time(module: Path) -> None:
 
 @pytest.fixture
 def lock(tmp_path: Path) -> PackageLock:
-    """Return a lock of two packages, one of them in two versions."""
+    """Return a lock of two packages and one for another system."""
     file = tmp_path / "a.lock"
     file.write_text(LOCK)
     return PackageLock.read(file)
 
 
 def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock: PackageLock) -> None:
-    """Markers and hashes are uv's to read."""
-    assert lock.versions == {"my-pack-age": {"1.0"}, "other": {"2.0", "2.1"}}
+    """Of this machine's packages; hashes are uv's to read."""
+    assert lock.versions == {"my-pack-age": {"1.0"}, "other": {"2.1"}}
     assert lock.sha256 == hashlib.sha256(LOCK.encode()).hexdigest()
 
 
@@ -60,20 +62,28 @@ def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock:
         (lambda _: None, None),
         (lambda module: module.write_text("x = 2\n"), "other/__init__.py of other is not the wheel's"),
         (change_but_for_size_and_time, "other/__init__.py of other is not the wheel's"),
-        (lambda module: shutil.rmtree(next(module.parents[1].glob("*.dist-info"))), "other is not installed"),
+        (lambda module: shutil.rmtree(module.parents[1] / "other-2.1.dist-info"), "other is not installed"),
         (lambda module: module.unlink(), "other/__init__.py of other is not the wheel's"),
         (lambda module: (module.parents[1] / "x.pth").touch(), "x.pth is no package's, and Python runs it"),
         (lambda module: (module.parents[1] / "_virtualenv.pth").touch(), None),
-        (lambda module: next(module.parents[1].glob("*/RECORD")).unlink(), "other does not list its files"),
+        (lambda module: (module.parents[1] / "other-2.1.dist-info/RECORD").unlink(), "other does not list its files"),
         (lambda module: install(module.parents[4], "third", "1.0"), "third 1.0 is not in the lock"),
         (lambda module: (module.parents[1] / "third-1.0.dist-info").mkdir(), "is not in the lock"),
-        (lambda module: install(module.parents[4], "my_pack.age", "1.1"), "my-pack-age 1.1 is not in the lock"),
+        (
+            lambda module: (module.parents[1] / "other-2.1.dist-info/METADATA").write_text(
+                "Name: other\nVersion: 2.0\n"
+            ),
+            "other 2.0 is not in the lock",
+        ),
+        (lambda module: install(module.parents[4], "colorama", "0.4"), "colorama 0.4 is not in the lock"),
+        (lambda module: shutil.rmtree(module.parents[1] / "my_pack.age-1.0.dist-info"), "my-pack-age is not installed"),
     ],
 )
 def test_an_environment_that_is_not_what_is_locked_is_refused(
     lock: PackageLock, tmp_path: Path, spoil: Callable[[Path], object], said: str | None
 ) -> None:
     """A changed, missing or other file or package is named, and what to do."""
+    install(tmp_path / "venv", "my_pack.age", "1.0")
     module = install(tmp_path / "venv", "other", "2.1")
     lock.check(tmp_path / "venv/bin/python")
     spoil(module)
@@ -90,6 +100,8 @@ def test_an_environment_that_is_not_what_is_locked_is_refused(
     [
         (f"a==1 \\\n{HASH}\nb==2\n", "b has no hash"),
         ("# none\n", "names no package"),
+        (f"a==1 ; sys_platform == 'win32' \\\n{HASH}\n", "names no package for this machine"),
+        (f"a==1 ; sys_platfrom == 'linux' \\\n{HASH}\n", "sys_platfrom == 'linux'. is no marker"),
         (f"--index-url http://x\n{LOCK}", "neither a package nor a hash"),
         (f"{LOCK}d @ http://x\n", "neither a package nor a hash"),
         (None, "no lock of packages"),

@@ -93,7 +93,8 @@ def test_stop_leaves_no_process_no_folder_and_no_shared_memory(
     runner = launcher.launch(launch_spec)
     until_ready(launch_spec)
     assert len(left(launch_spec.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
-    runner.stop(grace_s=1)
+    # Only a runner that never stops is worth a short wait: a busy machine takes long to end the others.
+    runner.stop(grace_s=1 if "deaf" in behaviour else 60)
     assert runner.exit_reason() == reason
     assert left(launch_spec.log_path) == []
     assert not folder_of(runner.address).exists()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.openai_server import behaving
 from refused import raises
 from seams.host import GpuActivity
 from seams.planning import find_server
@@ -14,10 +16,11 @@ from seams.planning import find_server
 from wattdock.config import load_study
 from wattdock.errors import PreflightError
 from wattdock.host import Gpu, GpuInventory, GpuProcess
-from wattdock.planning import choose_gpus
+from wattdock.planning import ExecutionPlan, choose_gpus, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from wattdock.config import ExperimentConfig
 
@@ -82,3 +85,18 @@ def test_a_port_whose_process_nobody_sees_says_what_to_do() -> None:
     """Another user's, or one in a container."""
     server, _ = find_server(experiment("http://127.0.0.1:1"), inventory())
     assert server.unmeasured == "this user sees no process that listens at port 1; name its GPUs with gpus"
+
+
+@pytest.mark.parametrize(("behaviour", "found"), [("", ExecutionPlan), ("html", PreflightError)])
+def test_a_server_is_asked_once_for_a_whole_study(behaviour: str, found: type, tmp_path: Path) -> None:
+    """One that hangs would be waited for once for each length of prompts."""
+    with behaving(behaviour, stderr=subprocess.PIPE) as (url, process):
+        lengths = {"workload.prompts.input_tokens": [8, 16, 32]}
+        study = load_study(
+            {"defaults": {"url": url, "workload": {"prompts": {"source": "synthetic"}}}, "sweep": lengths}, {}
+        )
+        plans = preflight(study.experiments, output_dir=tmp_path, home=tmp_path)
+        process.kill()
+        assert process.stderr
+        assert process.stderr.read().count("GET /v1/models") == 1
+    assert [type(plan) for plan in plans] == [found] * 3

@@ -54,7 +54,7 @@ def loaded(tmp_path: Path) -> Iterator[Runner]:
 def generate(client: RunnerClient, heartbeat: Callable[[Heartbeat], bool]) -> int:
     spec = WorkloadSpec(batch_size=2, max_output_tokens=5)
     drained = PassRequest(spec, PROMPTS, min_requests=2, settle_s=1.5, ignore_eos=True)
-    done = client.generate(drained, silence_s=10, stall_s=10, heartbeat=heartbeat)
+    done = client.generate(drained, silence_s=60, stall_s=60, heartbeat=heartbeat)
     return done.output_tokens
 
 

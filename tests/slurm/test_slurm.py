@@ -284,16 +284,22 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
     """A partition that is not, more GPUs than any node has; then an experiment fails, and the code is a local run's."""
     dying = "  - {name: dying, fake: {pass_fault: die}}\nfleet:"
     study = ONE_PASS.replace("fleet:", dying)
-    wrong = wattdock.write(study + "  partition: nowhere\n")
-    for words in ((), ("--gpus", "count:9")):
+    for fleet, words, refused in (
+        ("partition: nowhere", (), "--partition=nowhere: Invalid partition name specified"),
+        ("constraint: h100", (), "--constraint=h100: Invalid feature specification"),
+        ("more: [--mem=9T]", (), "--mem=9T --gres=gpu:1: Requested node configuration is not available"),
+        ("tasks_at_once: 1", ("--gpus", "count:9"), "--gres=gpu:9: Requested node configuration is not available"),
+        ("more: [--nope=1]", (), "--nope=1: unrecognized option '--nope=1'"),
+    ):
+        wrong = wattdock.write(f"{study}  {fleet}\n")
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
-        last = err.splitlines()[-1]
-        assert (code, last.startswith("wattdock: sbatch: "), "Traceback" in err) == (4, True, False), err
+        assert code == 2, err
+        assert err.splitlines()[-1].startswith(f"wattdock: Slurm refuses {refused}; "), err
     code, _, err = call(
         wattdock, slurm, "run", wattdock.write(study + "  exclusive: true\n"), "--on", "slurm", "--resume"
     )
     assert (code, err.count("died during")) == (RUNNER, 1), err
-    assert err.startswith("x-1: ")
+    assert err.startswith("x-5: ")
     assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]
     assert [result["environment"]["job"]["exclusive"] for result in wattdock.results()] == [True, True]
 

@@ -77,7 +77,7 @@ class Audit(Stored):
     """Whether the figure may be published.
 
     Attributes:
-        summary: The verdict in one line: the figure with its interval, or the gravest thing that stands against it.
+        summary: The verdict in one line: the figure with its interval and warnings, or the gravest thing against it.
         reasons: Everything that stands against it, the gravest first.
     """
 
@@ -115,9 +115,12 @@ class Audit(Stored):
             )
             for check in failed
         ]
+        warned = [check.name for check in checks if check.status == "warn" and check.question]
         # What failed is graver than what is unknown.
         reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), reason.status))
-        return cls(publishable=not reasons, summary=_summary(reasons, budget), reasons=reasons, checks=list(checks))
+        return cls(
+            publishable=not reasons, summary=_summary(reasons, warned, budget), reasons=reasons, checks=list(checks)
+        )
 
     @classmethod
     def disturbed_by(cls, checks: Iterable[Check]) -> str | None:
@@ -131,12 +134,12 @@ class Audit(Stored):
         return next((check for check in self.checks if check.name == name and check.status == "fail"), None)
 
 
-def _summary(reasons: Sequence[Reason], budget: Budget | None) -> str:
-    """Return the verdict in one line."""
+def _summary(reasons: Sequence[Reason], warned: Sequence[str], budget: Budget | None) -> str:
+    """Return the verdict in one line; of what is publishable, with the checks that a reader must know of."""
     interval = f"± {budget.expanded * 100:.2f} %" if budget and budget.expanded is not None else "without an interval"
     figure = f"{budget.energy_per_output_token_j:.4g} J/output token {interval}" if budget else "no J/output token"
     if not reasons:
-        return f"publishable: {figure}"
+        return f"publishable: {figure}{'; with a warning: ' * bool(warned)}{', '.join(warned)}"
     first = reasons[0]
     if first.question == "repeat":
         said = first.said if first.status == "fail" else "unknown whether it can be repeated"

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
 
 
-def left_to_do(experiments: Sequence[ExperimentConfig], *, on_nodes: bool = False) -> list[str]:
+def left_to_do(
+    experiments: Sequence[ExperimentConfig], revision: str | None, *, on_nodes: bool = False
+) -> tuple[list[str], list[str]]:
     """Return what a person has to do before these experiments' figures can be publishable, a line each.
 
     Args:
+        revision: As `Machine.revision`.
         on_nodes: Whether a cluster's nodes measure, whose GPUs only a task sees.
+
+    Returns:
+        These lines, and those of what others will lack that get or build the image, a warning each.
 
     Raises:
         PreflightError: The driver cannot be talked to.
         ConfigError: The lock of images cannot be read.
     """
-    lines = []
+    lines, warned = list[str](), list[str]()
     for config in experiments:
         loose = config.looser_than_published().values()
         lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
@@ -44,4 +50,10 @@ def left_to_do(experiments: Sequence[ExperimentConfig], *, on_nodes: bool = Fals
         except WattdockError as error:
             hint = "docs/publication.md has the steps; without containers add --launcher process"
             lines.append(f"software: {error}; {hint}")
-    return list(dict.fromkeys(lines))
+    contained = {config.backend for config in experiments if config.launcher != "process"}
+    for image in (lock.images[name] for name in sorted(contained & lock.images.keys())):
+        (warned if image.repo_digest else lines).extend(f"software: {image.digest}: {why}" for why in image.warnings)
+    is_process = any(config.launcher == "process" and not config.section.server_url for config in experiments)
+    if is_process and (revision is None or revision.endswith("-dirty")):
+        lines.append("software: wattdock is of no commit, or has changes; commit its files, and run from a clone")
+    return list(dict.fromkeys(lines)), warned

@@ -74,11 +74,10 @@ def run(
 
     file, name = _file_and_name(file, name, resume=resume or retry_failed)
     earlier = find_study(name, output_dir) if name else None
-    study = (
-        study_of(earlier.settings, flags)
-        if earlier and not file
-        else _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
-    )
+    if earlier and not file:
+        study = study_of(earlier.settings, flags)
+    else:
+        study, _ = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
     progress = progress_for(quiet=quiet, json_lines=progress_json)
     how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
     how["resume"] = earlier or resume or retry_failed
@@ -169,11 +168,12 @@ def plan(
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
 
-    study = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
+    study, left = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
     if on == "slurm":
         from wattdock.console.fleet import plan_on_slurm
 
         plan_on_slurm(study, output_dir, as_json=as_json)
+        _fail_if_left(left)
         return
     home = folders.wattdock_home()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
@@ -189,20 +189,31 @@ def plan(
         show(study.experiments, as_json=as_json, notes=study.notes, checked=checked, **options)
     if errors:
         raise typer.Exit(errors[0].exit_code)
+    _fail_if_left(left)
 
 
-def _study(file: Path | None, flags: SettingFlags, *, publishable: bool, on_nodes: bool) -> "Study":
-    """Return the study; for publication, with the settings that it needs, after what is left to do was said."""
-    study = study_of(file, flags, publishable=publishable)
+def _fail_if_left(left: int) -> None:
+    """End as a run for publication would, where something is left to do before."""
+    if left:
+        fail(f"not publishable as it is: {pluralize(left, 'thing')} left to do, see above", ExitCode.NOT_PUBLISHABLE)
+
+
+def _study(file: Path | None, flags: SettingFlags, *, publishable: bool, on_nodes: bool) -> "tuple[Study, int]":
+    """Return the study; for publication, with the settings that it needs, and how many things are left to do."""
+    study, left = study_of(file, flags, publishable=publishable), list[str]()
     if publishable:
         from wattdock.audit import left_to_do
         from wattdock.config import ExperimentConfig
+        from wattdock.host import Machine
 
         laid = ", ".join(f"{name}={value}" for name, value in ExperimentConfig.PUBLICATION.items())
         say(f"for publication, where the study sets nothing else: {laid}", err=True)
-        for line in left_to_do(study.experiments, on_nodes=on_nodes) or ("nothing that can be told before the run",):
+        left, warned = left_to_do(study.experiments, Machine.here().revision, on_nodes=on_nodes)
+        for line in left or ("nothing that can be told before the run",):
             say(f"left to do: {line}", err=True)
-    return study
+        for line in warned:
+            say(f"warned of: {line}", err=True)
+    return study, len(left)
 
 
 def _named(done: "Measurement", output_dir: Path) -> str:

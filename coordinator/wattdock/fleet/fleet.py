@@ -82,7 +82,7 @@ class Fleet:
                 with whole_file(script) as file:
                     os.fchmod(file.fileno(), SCRIPT_MODE)
                     file.write(job.script.encode())
-                emit(events.Note(f"job {slurm.submit(script)}: {job.description}, {script}"))
+                emit(events.Note(f"job {slurm.submit(script, job.options)}: {job.description}, {script}"))
 
     def states(self) -> list[TaskState]:
         """Return what each task does.

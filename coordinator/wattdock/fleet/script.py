@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ class Job:
     def description(self) -> str:
         """Its tasks and their GPUs."""
         return f"{pluralize(len(self.tasks), 'task')} of {pluralize(self.gpus, 'GPU')}"
+
+    @property
+    def options(self) -> list[str]:
+        """Options of sbatch in its script."""
+        return re.findall(r"^#SBATCH (.*)$", self.script, re.MULTILINE)
 
 
 def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bool = False) -> list[Job]:

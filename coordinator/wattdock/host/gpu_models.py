@@ -27,8 +27,7 @@ class GpuModel:
         flops_per_s: Dense 16-bit tensor arithmetic.
         memory_bytes_per_s: Reading and writing its own memory.
         source: Where the peak rates are printed.
-        read_at: Where the peak rates were read; None where they were in no source that was read. `memory_read_at`
-            says the same of its memory.
+        read_at: Where the peak rates were read; None where they were in no source that was read.
         memory_mib: As the driver reports it.
         aliases: What people call it.
     """
@@ -39,7 +38,6 @@ class GpuModel:
     source: str
     read_at: str | None
     memory_mib: int
-    memory_read_at: str | None
     aliases: tuple[str, ...] = ()
 
     @property

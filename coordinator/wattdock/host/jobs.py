@@ -111,6 +111,7 @@ def ask_slurm(*words: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
     if done.returncode:
-        message = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise LaunchError(f"{words[0]}: " + message.replace(f"{words[0]}: ", "").replace("error: ", ""))
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+        said = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in lines]
+        raise LaunchError(f"{words[0]}: {'; '.join(said)}")
     return done.stdout

@@ -9,18 +9,18 @@ from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
 from wattdock.inputs.resolve import check_model, resolve_model
-from wattdock.inputs.served import served_model
+from wattdock.inputs.served import ServedModels
 from wattdock.inputs.shapes import presets
 
 __all__ = [
     "Estimate",
     "ModelFolder",
     "PromptSet",
+    "ServedModels",
     "check_model",
     "check_prompts",
     "load_prompts",
     "memory_fit",
     "presets",
     "resolve_model",
-    "served_model",
 ]

@@ -22,7 +22,7 @@ from wattdock.inputs.model_folder import (
     read_config,
     real_folder,
 )
-from wattdock.inputs.served import served_model
+from wattdock.inputs.served import ServedModels
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 from wattdock.inputs.weights import stored_weights
 
@@ -98,9 +98,11 @@ def resolve_model(
 def _resolved(
     spec: ModelSpec, home: Path, progress: Callable[[str], None], config: ExperimentConfig | None
 ) -> ModelFolder:
-    served = served_model(config) if config and config.section.server_url else None
-    if served and config and spec.id == ModelSpec.SERVED:
-        if (path_here := served.path(config.section.server_url)) is None:
+    url = config.section.server_url if config else ""
+    # Asked anew for each restart: the server may have been started again with another model.
+    served = ServedModels.at(url).meant_by(config) if config and url else None
+    if served and spec.id == ModelSpec.SERVED:
+        if (path_here := served.path(url)) is None:
             return served.without_folder()
         spec = ModelSpec(path=path_here)
     check_model(spec, config)

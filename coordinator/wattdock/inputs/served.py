@@ -14,7 +14,7 @@ from wattdock.host import processes
 from wattdock.inputs.locate import locate
 from wattdock.inputs.model_folder import ModelFolder, check_folder
 from wattdock.text import listed
-from wattdock_proto.asking import Unanswered, ask
+from wattdock_proto.asking import ANSWER_S, Unanswered, ask
 
 if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
@@ -61,39 +61,59 @@ class ServedModel:
         return ModelFolder(Path(), "served", self.name, None, True, False, known, served_as=self.name)
 
 
-def served_model(config: ExperimentConfig) -> ServedModel:
-    """Return the model that an experiment means, of those that its server lists.
+@dataclass(frozen=True)
+class ServedModels:
+    """The models that a server lists.
 
-    Raises:
-        PreflightError: The server does not answer, or lists no models.
-        ConfigError: It has another model than the experiment names, or several and none is named.
-
-    Source: OpenAI's API reference, "List models"; vLLM adds `root`, llama.cpp `meta.n_vocab`.
+    Attributes:
+        url: Its address.
     """
-    section, url = config.section, config.section.server_url
-    try:
-        answer = ask(url, MODELS)
-        models = [
-            ServedModel(str(entry["id"]), str(entry.get("root") or ""), (entry.get("meta") or {}).get("n_vocab"))
-            for entry in answer["data"]
-        ]
-    except Unanswered as error:
-        raise PreflightError(str(error)) from error
-    except (LookupError, TypeError, AttributeError) as error:
-        what = f"{url} answers {MODELS} with {str(answer)[:100]}"
-        raise PreflightError(what, "it is no OpenAI-compatible server; correct the address") from error
-    asked = getattr(section, "model", None)
-    label = config.model.label
-    if asked:
-        meant = [model for model in models if model.name == asked]
-    elif config.model.id == ModelSpec.SERVED:
-        meant = models
-    else:
-        meant = [model for model in models if model.names & {label, label.rpartition("/")[2]}]
-    if len(meant) == 1:
-        return meant[0]
-    has = listed([model.name for model in models]) or "no model"
-    if meant:
-        raise ConfigError(f"{url} has {has}", "name one: url.model", cause=Cause.INVALID_VALUE)
-    remedy = "leave --model out, or give the name there: --set url.model=NAME"
-    raise ConfigError(f"{url} has {has}, not {asked or label}", remedy, cause=Cause.INVALID_VALUE)
+
+    url: str
+    models: tuple[ServedModel, ...]
+
+    @classmethod
+    def at(cls, url: str, *, wait_s: float = ANSWER_S) -> ServedModels:
+        """Ask a server for its models.
+
+        Args:
+            wait_s: Longest silence.
+
+        Raises:
+            PreflightError: The server does not answer, or lists no models.
+
+        Source: OpenAI's API reference, "List models"; vLLM adds `root`, llama.cpp `meta.n_vocab`.
+        """
+        try:
+            answer = ask(url, MODELS, wait_s=wait_s)
+            models = tuple(
+                ServedModel(str(entry["id"]), str(entry.get("root") or ""), (entry.get("meta") or {}).get("n_vocab"))
+                for entry in answer["data"]
+            )
+        except Unanswered as error:
+            raise PreflightError(str(error)) from error
+        except (LookupError, TypeError, AttributeError) as error:
+            what = f"{url} answers {MODELS} with {str(answer)[:100]}"
+            raise PreflightError(what, "it is no OpenAI-compatible server; correct the address") from error
+        return cls(url, models)
+
+    def meant_by(self, config: ExperimentConfig) -> ServedModel:
+        """Return the model that an experiment means.
+
+        Raises:
+            ConfigError: There is another model than the experiment names, or several and none is named.
+        """
+        asked, label = getattr(config.section, "model", None), config.model.label
+        if asked:
+            meant = [model for model in self.models if model.name == asked]
+        elif config.model.id == ModelSpec.SERVED:
+            meant = list(self.models)
+        else:
+            meant = [model for model in self.models if model.names & {label, label.rpartition("/")[2]}]
+        if len(meant) == 1:
+            return meant[0]
+        has = listed([model.name for model in self.models]) or "no model"
+        if meant:
+            raise ConfigError(f"{self.url} has {has}", "name one: url.model", cause=Cause.INVALID_VALUE)
+        remedy = "leave --model out, or give the name there: --set url.model=NAME"
+        raise ConfigError(f"{self.url} has {has}, not {asked or label}", remedy, cause=Cause.INVALID_VALUE)

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackagePath, distributions
 from pathlib import Path
 
+from packaging.markers import Marker
+
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.opening import open_data, read_regular
 from wattdock.text import listed
 
-# A package of a lock, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
-LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)(\n\s+--hash=sha256:)?", re.MULTILINE)
+# A package of a lock, its marker, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
+LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+) *(?:;([^\\\n]*))?[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
 
 # Any other line could bring packages that nobody locked: an index, a file of requirements, an address.
 OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
@@ -39,14 +41,12 @@ class PackageLock:
     Attributes:
         path: The file.
         sha256: Of its content.
-        versions: Versions by normalised name; several where they depend on the machine.
-        everywhere: Names of packages that depend on no machine: their lines have no marker.
+        versions: Versions by normalised name, of the packages whose markers hold for this Python and machine.
     """
 
     path: Path
     sha256: str
     versions: dict[str, frozenset[str]]
-    everywhere: frozenset[str]
 
     @classmethod
     def read(cls, path: Path) -> PackageLock:
@@ -54,6 +54,8 @@ class PackageLock:
 
         Raises:
             PreflightError: It cannot be read, a package in it has no hash, or a line is neither package nor hash.
+
+        Source: PEP 508, "Environment Markers"; environments are made with the Python that runs this.
         """
         try:
             content = read_regular(path, follow=True)
@@ -63,18 +65,23 @@ class PackageLock:
             ) from error
         if other := OTHER.search(content):
             raise PreflightError(f"{path}: {other[0][:60]!r} is neither a package nor a hash", "leave it out")
-        versions, everywhere = dict[str, set[str]](), set[str]()
-        for name, version, marker, hashed in LOCKED.findall(content):
+        versions = dict[str, set[str]]()
+        for name, version, condition, hashed in LOCKED.findall(content):
+            marker = condition.decode(errors="replace")
             if not hashed:
                 raise PreflightError(
                     f"{path}: {name.decode()} has no hash", "make it where the package index tells hashes"
                 )
-            versions.setdefault(normal := _normalised(name.decode()), set()).add(version.decode())
-            everywhere |= set() if b";" in marker else {normal}
+            try:
+                if not marker or Marker(marker).evaluate():
+                    versions.setdefault(_normalised(name.decode()), set()).add(version.decode())
+            except ValueError as error:
+                raise PreflightError(f"{path}: {marker.strip()!r} is no marker", "correct it") from error
         if not versions:
-            raise PreflightError(f"{path} names no package", "make it: wattdock environments lock BACKEND")
+            what = f"{path} names no package for this machine"
+            raise PreflightError(what, "make it: wattdock environments lock BACKEND")
         by_name = {name: frozenset(found) for name, found in versions.items()}
-        return cls(path, hashlib.sha256(content).hexdigest(), by_name, frozenset(everywhere))
+        return cls(path, hashlib.sha256(content).hexdigest(), by_name)
 
     @property
     def built_for_cpus(self) -> str:
@@ -108,7 +115,7 @@ class PackageLock:
             if not package.files:
                 differences.append(f"{name} does not list its files")
             files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
-        differences += [f"{name} is not installed" for name in self.everywhere - names]
+        differences += [f"{name} is not installed" for name in self.versions.keys() - names]
         with ThreadPoolExecutor() as pool:
             for (name, file), same in zip(files, pool.map(_is_same, [file for _, file in files]), strict=True):
                 if not same:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
-from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit, served_model
+from wattdock.inputs import PromptSet, ServedModels, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from wattdock.metering import Meter
     from wattdock.planning.running_server import RunningServer
 
+# Longest wait, in seconds, for a running server to list its models before anything is started.
+LONGEST_ANSWER_S = 5.0
+
 
 @dataclass(frozen=True)
 class _Host:
@@ -44,6 +47,25 @@ class _Host:
     lock_path: Path | None = None
     # WATTDOCK_HOME where a hub is asked for models.
     hub_home: Path | None = None
+
+    # By address, what each server lists, or why it does not.
+    _listed: dict[str, ServedModels | PreflightError] = field(default_factory=dict)
+
+    def models_at(self, url: str) -> ServedModels:
+        """Return what a server lists, asked once for all experiments: one that hangs is waited for once.
+
+        Raises:
+            PreflightError: As `ServedModels.at`.
+        """
+        if url not in self._listed:
+            try:
+                self._listed[url] = ServedModels.at(url, wait_s=LONGEST_ANSWER_S)
+            except PreflightError as error:
+                self._listed[url] = error
+        listed = self._listed[url]
+        if isinstance(listed, PreflightError):
+            raise listed
+        return listed
 
     @cached_property
     def lock(self) -> ImagesLock:
@@ -203,7 +225,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     host_gpus, server = host.inventory, None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.section.server_url:
-        served_model(config)
+        host.models_at(config.section.server_url).meant_by(config)
         server, on_its_gpus = find_server(config, host_gpus)
         others = host_gpus.without(server.pids())
         gpus = choose_gpus(on_its_gpus, others, visible=visible, leases=host.holders)

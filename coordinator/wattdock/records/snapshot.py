@@ -137,7 +137,7 @@ class PackageFacts(Stored):
     Attributes:
         lock: Name of the lock file.
         lock_sha256: Of its content.
-        packages: How many the lock names.
+        packages: How many packages of the lock this machine needs.
         interpreter: The build of Python that runs them, and its C library.
     """
 

@@ -145,7 +145,7 @@ def main() -> None:
     for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "WARNS", "FAILS", "TELLS", "HANGS", *NAMES[9:13]):
         outcomes[name] = outcome(engine, GOOD, globals()[name])
     outcomes["afterwards"] = outcome(engine, GOOD)
-    outcomes["rests"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
+    outcomes["rests"] = outcome(engine, GOOD, GOOD, gap_s=3.0)
     for name in ("DIES", "LACKS"):
         outcomes[name] = outcome(engine, GOOD, globals()[name])
         engine.end()

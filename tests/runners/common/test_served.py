@@ -36,7 +36,8 @@ def test_tokens_are_ids_and_their_gaps_what_the_client_saw(outcomes: dict[str, A
     """Three events of one id each, and one event of two ids, which came together."""
     assert outcomes["GOOD"]["tokens"] == 6
     assert len(outcomes["GOOD"]["gaps_s"]) == 4
-    assert min(outcomes["GOOD"]["gaps_s"]) > 0.03
+    # A client that is late sees a gap shorter than the server's, but no event together with the one before.
+    assert min(outcomes["GOOD"]["gaps_s"]) > 0
     assert outcomes["TWO_AT_ONCE"]["tokens"] == 5
     assert outcomes["TWO_AT_ONCE"]["gaps_s"][-1] == 0
 
@@ -52,9 +53,9 @@ def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(out
     assert 0 < outcomes["GOOD"]["client_cpu_share"] < 0.9
     assert outcomes["GOOD"]["client_late_s"] >= 0
     assert outcomes["GOOD"]["server_ttft_s"] == 1
-    # A second without a request is no lateness.
+    # Three seconds without a request are no lateness.
     assert outcomes["rests"]["tokens"] == 6
-    assert outcomes["rests"]["client_late_s"] < 0.5
+    assert outcomes["rests"]["client_late_s"] < 2
 
 
 @pytest.mark.parametrize(

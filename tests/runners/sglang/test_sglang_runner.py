@@ -69,9 +69,10 @@ def test_the_server_s_own_times_are_of_the_pass_if_it_tells_them(bare: Runner, l
     """From its metrics page, which a setting takes away."""
     load()
     run(bare, [ids_prompt(5)])
-    serving = run(bare, [ids_prompt(10)], max_output_tokens=20).summary.serving
-    assert 0.003 < serving.server_itl_s < 0.1
-    assert 0.003 < serving.server_ttft_s < 1
+    summary = run(bare, [ids_prompt(10)], max_output_tokens=20).summary
+    serving, pass_s = summary.serving, (summary.span.end_ns - summary.span.start_ns) / 1e9
+    assert 0.003 < serving.server_itl_s < pass_s / 19
+    assert 0.003 < serving.server_ttft_s < pass_s
     bare.unload()
     load(enable_metrics=False)
     serving = run(bare, [ids_prompt(10)]).summary.serving

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from wattdock.console.views.terminal import Listing, Sheet
 from wattdock.errors import WattdockError
-from wattdock.host import gpu_models
 from wattdock.inputs import PromptSet
 from wattdock.reports.cells import NOTHING
 from wattdock.text import pluralize
@@ -24,7 +23,6 @@ GB = 1e9
 PLAN_COLUMNS = ("group", "experiment", "on", "batch", "restarts × passes", "expected", "model", "prompts", "id")
 # How many experiments a terminal shows; --json has all.
 SHOWN = 200
-UNVERIFIED = "not verified"
 COLUMNS = (
     *("GPU", "memory", "fewest TP", "fewest PP", "split", "weights", "KV cache", "activations", "overhead"),
     *("total", "verdict"),
@@ -97,7 +95,7 @@ def estimate_view(estimate: Estimate) -> View:
     sized, figures = estimate.model, estimate.figures
     model, requests = sized.model, sized.requests
     if not figures.verified:
-        yield f"{UNVERIFIED}: not all figures of {figures.name} were found in a source that was read"
+        yield f"not verified: not all figures of {figures.name} were found in a source that was read"
     heads = f"{model.heads} heads, {model.kv_heads} key/value heads"
     yield f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}"
     quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
@@ -111,15 +109,6 @@ def estimate_view(estimate: Estimate) -> View:
     if figures.note:
         yield f"note: {figures.note}"
     yield Sheet(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
-    catalogue = gpu_models.catalogue()
-    # Their memory is known only from `gpus.yaml`, which found it in no source.
-    unread = [
-        name
-        for name, memory in estimate.gpus.items()
-        if (gpu := catalogue.get(name)) and gpu.memory_bytes == memory.memory_bytes and gpu.memory_read_at is None
-    ]
-    if unread:
-        yield f"{UNVERIFIED}: the memory of {', '.join(unread)} was found in no source that was read"
     yield (
         "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
         f"(context, workspaces, graphs) are estimated. fits: the total and {estimate.margin:.0%} more are within "
