@@ -262,11 +262,11 @@ def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Ca
 
 
 def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
-    """Strong scaling with its replicas; in a report, the restart that went on after a reboot."""
+    """Replicas with their share of requests; in a report, the restart that went on after a reboot."""
     replicas, rebooted = store_golden(RESULTS, "fake-replicas", "fake-other-boot")
     shown = called("show", replicas).stdout
     assert "replicas" in shown
-    assert "strong scaling" in shown
+    assert "in flight each" in shown
     assert called("report", rebooted, "-o", "report.html").returncode == 0
     assert "1, resumed" in Path("report.html").read_text()
 

@@ -125,7 +125,7 @@ def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> 
 
 def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
     """Return the amounts of work per output token in the long run, of the kinds that the settings decide."""
-    declared, workload = run_pass.declared, measured.config.total_workload
+    declared, workload = run_pass.declared, measured.config.workload
     if not (answer := declared.output_tokens):
         return {}
     amounts = {PROMPTS: declared.prompt_tokens, CONTEXT: declared.context_tokens}

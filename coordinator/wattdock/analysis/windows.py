@@ -117,7 +117,7 @@ def ml_energy(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    at, in_flight = Instants.of(run_pass), config.total_workload.batch_size
+    at, in_flight = Instants.of(run_pass), config.workload.batch_size
     if len(at.finished) < 2 * in_flight + 2:
         raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
     return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
@@ -129,7 +129,7 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     In an open loop, to the last arrival, and from a mean lifetime after the first at least. Of static batches, whole
     rounds.
     """
-    at, work = Instants.of(run_pass), config.total_workload
+    at, work = Instants.of(run_pass), config.workload
     lifetime_s = at.lifetime_ns / NS_PER_S
     lead_in_s, needed_s = required_s(config, lifetime_s)
     after_ns = int(at.submitted[0]) + round(lead_in_s * NS_PER_S)
@@ -165,7 +165,7 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
 
     Source: Little's law: the mean lifetime is the integral ÷ the requests that it is of.
     """
-    work = config.total_workload
+    work = config.workload
     if config.warmup.profile != "lead-in":
         return True
     if not finished:
