@@ -21,7 +21,7 @@ from unprivileged import alone, run_as_user, user_home
 from wattdock.config import ExperimentConfig, ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
-from wattdock.inputs import ModelFolder, check_model, resolve_model
+from wattdock.inputs import ModelFolder, check_model, resolve_model, takes_text
 
 BUILD = f"""{alone("inputs")}
 from pathlib import Path
@@ -352,8 +352,9 @@ def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
 ) -> None:
     """Text prompts do not need the size, token ids no tokenizer; models with several parts keep it a level down."""
     path = tiny.write(tmp_path / "model", tiny.files() | {"config.json": json.dumps(config).encode()})
-    (path / "tokenizer.json").unlink()
+    (path / "tokenizer.json").rename(path / "tekken.json")
     folder = resolve_model(ModelSpec(path=path), home=tmp_path, progress=print)
+    assert not takes_text(ModelSpec(path=path)), "no runner reads Mistral's own form"
     assert (folder.vocab_size, folder.has_tokenizer) == (vocab_size, False)
 
 

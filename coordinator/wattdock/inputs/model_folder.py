@@ -18,7 +18,7 @@ from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
 from wattdock_proto.context import LARGEST, text_config
-from wattdock_proto.weight_names import INDEX, WEIGHTS, gguf_models, names_in
+from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, WEIGHTS, gguf_models, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
@@ -118,10 +117,15 @@ def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | N
         kind=kind,
         name=name,
         revision=revision,
-        has_tokenizer=any((path / tokenizer).is_file() for tokenizer in TOKENIZER_FILES),
+        has_tokenizer=has_tokenizer(path),
         random_weights=kind == "shape",
         config=read_config(path),
     )
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Return whether a folder holds a tokenizer that runners read."""
+    return any((path / name).is_file() for name in TOKENIZER_FILES)
 
 
 def real_folder(path: Path) -> Path:

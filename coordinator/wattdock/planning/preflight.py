@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
-from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit, served_model
+from wattdock.inputs import PromptSet, check_model, check_prompts, memory_fit, served_model, takes_text
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
@@ -189,7 +189,7 @@ def require_inputs(config: ExperimentConfig) -> None:
             raise ConfigError(what, "give a draft model with weights")
     if config.model.shape is not None:
         config.section.require_drawable()
-    check_prompts(config, has_tokenizer=config.model.shape is None)
+    check_prompts(config, has_tokenizer=takes_text(config.model))
 
 
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
