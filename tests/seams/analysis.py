@@ -24,7 +24,6 @@ from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
-from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.performance import (
     Drafts,
     Performance,
@@ -92,7 +91,6 @@ __all__ = [
     "NoCostsError",
     "NoWindowError",
     "NotIncluded",
-    "PassEnergy",
     "Performance",
     "Quantiles",
     "Reason",

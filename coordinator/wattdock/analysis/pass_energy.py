@@ -1,4 +1,4 @@
-"""One pass's energy: whole, and of its steady state; the schema. Pure."""
+"""One pass's energy: the schema. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from pydantic import Field
 from wattdock.values import Stored
 
 
-class SteadyState(Stored):
-    """The part of a pass in which its engine was in its steady state, see `windows.headline`."""
-
-    duration_s: float
-    output_tokens: int
-    total_j: float | None
-    timing_j: float | None
-
-
 class PassEnergy(Stored):
     """Energy of one measured pass over the GPUs used, with the reuse of prompts.
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        energy_per_output_token_j: Figure of what is `counted`.
-        steady: The steady state, where the headline figures are of it; null where they are of the whole pass.
+        energy_per_output_token_j: Of the headline's window.
         prompt_repeats: How often the pass repeated its list of prompts.
         prompts_reused: An earlier pass of the restart had some of the prompts already.
         host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
@@ -45,9 +35,3 @@ class PassEnergy(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     cpu_others_share: float | None = None
     lease_fault: str | None = None
-    steady: SteadyState | None = None
-
-    @property
-    def counted(self) -> PassEnergy | SteadyState:
-        """What the headline figures count of this pass."""
-        return self.steady or self
