@@ -291,15 +291,6 @@ def test_a_section_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare
     assert not passes_on or config.section.engine_args() == section
 
 
-def test_replicas_take_a_gpu_each_and_share_the_workload() -> None:
-    """Published studies name the only way to share; any other is for the engine to refuse."""
-    for scaling, passed_on in (("strong", ()), ("weak", ("data_parallel_scaling",))):
-        written = {"data_parallel_size": 3, "data_parallel_scaling": scaling}
-        config = ExperimentConfig.model_validate({"backend": "vllm", "vllm": written, "workload": {"batch_size": 6}})
-        assert (config.section.gpus_needed(), config.section.split(3).replicas) == (3, 3)
-        assert config.section.passed_through == passed_on
-
-
 # Each within the limit on a file's size; built as text, since no YAML writer would.
 HOSTILE = {
     "aliases": "a: &a [x]\n"
@@ -371,8 +362,9 @@ def test_a_copy_with_other_settings_has_a_load_key_and_an_id_of_its_own() -> Non
 
 
 def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine() -> None:
-    """A bundle writes all of them out; no engine is told null, or its own default."""
-    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"attn_implementation": None, "x": 1}})
+    """A bundle writes all of them out; no engine is told null, its own default, or how published replicas shared."""
+    settings = {"attn_implementation": None, "data_parallel_scaling": "strong", "x": 1}
+    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": settings})
     written = ExperimentConfig.model_validate(config.model_dump(mode="json"))
     assert written.section.engine_args() == {"x": 1}
     assert written.experiment_id == config.experiment_id
