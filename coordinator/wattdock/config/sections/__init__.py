@@ -115,7 +115,6 @@ class BackendSection(BaseModel):
     needs_gpu: ClassVar[bool] = False
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
-    # Methods of quantisation whose weights the engine unpacks where it has no GPU.
     # The setting that switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
     # The setting that bounds the positions of a request; "" where the engine has none.
