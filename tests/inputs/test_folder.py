@@ -17,7 +17,7 @@ from seams.inputs import file_digests, fingerprint, known_figures, stored_weight
 from wattdock.config import ExperimentConfig, ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
-from wattdock.inputs import ModelFolder, check_model, resolve_model, takes_text
+from wattdock.inputs import ModelFolder, check_model, resolve_model
 
 INDEX = "model.safetensors.index.json"
 TENSOR_BYTES = 4 * 4 * 2
@@ -333,5 +333,5 @@ def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
     path = tiny.write(tmp_path / "model", tiny.files() | {"config.json": json.dumps(config).encode()})
     (path / "tokenizer.json").rename(path / "tekken.json")
     folder = resolve_model(ModelSpec(path=path), home=tmp_path, progress=print)
-    assert not takes_text(ModelSpec(path=path)), "no runner reads Mistral's own form"
+    assert not ModelFolder.takes_text(ModelSpec(path=path)), "no runner reads Mistral's own form"
     assert (folder.vocab_size, folder.has_tokenizer) == (vocab_size, False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure
+    from wattdock.analysis.pass_energy import WindowFigure
     from wattdock.records import PassRecord, RestartRecord
 
 BOUNDARY_STATEMENTS: dict[EnergyBoundary, str] = {

@@ -1,4 +1,4 @@
-"""One pass's energy: the schema. Pure."""
+"""One pass's energy, whole and in a window: the schema. Pure."""
 
 from __future__ import annotations
 
@@ -35,3 +35,27 @@ class PassEnergy(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     cpu_others_share: float | None = None
     lease_fault: str | None = None
+
+
+class WindowFigure(Stored):
+    """One pass under one window definition; null with the reason where there is no such window or no energy in it."""
+
+    window: str
+    restart: int
+    pass_index: int = Field(alias="pass")
+    start_ns: int | None = None
+    end_ns: int | None = None
+    duration_s: float | None = None
+    output_tokens: int | None = None
+    total_j: float | None = None
+    timing_j: float | None = None
+    energy_per_output_token_j: float | None = None
+    reason: str | None = None
+
+    def holds(self, at_ns: int | None) -> bool:
+        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
+        if self.window == "drained":
+            return True
+        if at_ns is None or self.start_ns is None or self.end_ns is None:
+            return False
+        return self.start_ns < at_ns <= self.end_ns

@@ -14,7 +14,7 @@ from wattdock.config import RepeatsSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.windows import WindowFigure
+    from wattdock.analysis.pass_energy import WindowFigure
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
 # Quantity → the two fields of a pass's counted part whose sums' ratio it is.

@@ -7,10 +7,10 @@ from math import hypot
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field
 
 from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
+from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.work_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -61,30 +61,6 @@ class Phases(Stored):
     decode_j_per_output_token: float | None = None
     decode_tokens_in_prefill: float | None = None
     reason: str | None = None
-
-
-class WindowFigure(Stored):
-    """One pass under one window definition; null with the reason where there is no such window or no energy in it."""
-
-    window: str
-    restart: int
-    pass_index: int = Field(alias="pass")
-    start_ns: int | None = None
-    end_ns: int | None = None
-    duration_s: float | None = None
-    output_tokens: int | None = None
-    total_j: float | None = None
-    timing_j: float | None = None
-    energy_per_output_token_j: float | None = None
-    reason: str | None = None
-
-    def holds(self, at_ns: int | None) -> bool:
-        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
-        if self.window == "drained":
-            return True
-        if at_ns is None or self.start_ns is None or self.end_ns is None:
-            return False
-        return self.start_ns < at_ns <= self.end_ns
 
 
 class WindowSummary(Stored):

@@ -8,7 +8,7 @@ Must not know: engines' internals, runners, results.
 from wattdock.inputs.estimate import Estimate, memory_fit
 from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.prompts import PromptSet, check_prompts, load_prompts
-from wattdock.inputs.resolve import check_model, resolve_model, takes_text
+from wattdock.inputs.resolve import check_model, resolve_model
 from wattdock.inputs.served import served_model
 from wattdock.inputs.shapes import presets
 
@@ -23,5 +23,4 @@ __all__ = [
     "presets",
     "resolve_model",
     "served_model",
-    "takes_text",
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
+from wattdock.inputs.locate import locate
 from wattdock.inputs.weights import beginning_of, check_weights, weight_files
 from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFolder
@@ -23,6 +24,8 @@ from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, WEIGHTS, gguf_mo
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from wattdock.config import ModelSpec
 
 ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
 
@@ -80,6 +83,11 @@ class ModelFolder:
     gguf: str = ""
     draft: ModelFolder | None = None
     served_as: str = ""
+
+    @staticmethod
+    def takes_text(spec: ModelSpec) -> bool:
+        """Return whether a model has a tokenizer, as far as can be told before it is fetched."""
+        return has_tokenizer(locate(spec.path).folder) if spec.path else spec.shape is None
 
     @property
     def vocab_size(self) -> int | None:

@@ -19,7 +19,6 @@ from wattdock.inputs.model_folder import (
     check_folder,
     describe_folder,
     fingerprint,
-    has_tokenizer,
     read_config,
     real_folder,
 )
@@ -67,11 +66,6 @@ def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None
         else:
             return
         raise ConfigError(f"{spec.id!r} is no model's id", hint, cause=Cause.UNKNOWN_SETTING)
-
-
-def takes_text(spec: ModelSpec) -> bool:
-    """Return whether a model has a tokenizer, as far as can be told before it is fetched."""
-    return has_tokenizer(locate(spec.path).folder) if spec.path else spec.shape is None
 
 
 def _reader(config: ExperimentConfig | None) -> dict[str, Any]:
