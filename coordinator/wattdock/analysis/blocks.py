@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure, WindowSummary
+    from wattdock.analysis.pass_energy import WindowFigure
+    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
