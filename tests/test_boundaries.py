@@ -188,7 +188,7 @@ LOOKED_ELSEWHERE = {
     "execution/experiment.py: no path": {"resolve"},
     "execution/experiment.py: its own log": {"log.exists"},
     "planning/eta.py: names to open": {"output_dir.glob"},
-    "study/find.py: names to open": {"output_dir.glob", "studies.glob", "(output_dir / STUDIES).glob"},
+    "study/find.py: names to open": {"output_dir.glob", "studies.glob"},
     "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
     "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
     "study/folder.py: numbers of runs, a shared folder": {"studies.iterdir", "output_dir.stat"},

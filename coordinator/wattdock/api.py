@@ -26,7 +26,7 @@ from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
 from wattdock.store import Row, StoredResult, find_results, matching, select
-from wattdock.study import EarlierStudy, find_study
+from wattdock.study import find_study
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,8 +151,6 @@ def run(
         source, overrides, written_as={name: f"settings[{name!r}]" for name in overrides}, publishable=publishable
     )
     progress, resumed = progress_for(quiet=quiet), earlier or bool(resume) or retry_failed
-    if not resumed and (left := EarlierStudy.left_over(planned, folder)):
-        progress.say(f"{left.unfinished(planned)}; to go on: resume={left.name!r}")
     done = Measurement()
     try:
         measure(planned, RunOptions(folder, home, resumed, retry_failed), done, emit=progress)

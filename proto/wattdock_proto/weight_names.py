@@ -1,4 +1,4 @@
-"""Which files of a model's folder an engine reads its weights from: one rule for coordinator and runners.
+"""Which files of a model's folder an engine reads weights and tokenizer from: one rule for coordinator and runners.
 
 Names in, names out; nothing of a file is read. Needs the standard library only.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Files of weights that transformers looks for, in this order.
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Files that tokenizers of transformers are read from; others' own forms (tekken.json, *.tiktoken) are not read.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # Engines that find their weights by a pattern of names; every other one reads what transformers reads.
 BY_PATTERN = ("vllm", "sglang", "tensorrt")
 # Mistral's own second copy of its weights, which vLLM looks for in subfolders, too.

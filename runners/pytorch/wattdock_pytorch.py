@@ -46,11 +46,7 @@ class PyTorchBackend(Backend):
         """Return the number of ranks that `tp_plan: auto` splits the model over: `tp_size`, by default that of GPUs."""
         plan, size = order.engine_args.get("tp_plan"), order.engine_args.get("tp_size")
         if plan is None:
-            if size not in (None, 1):
-                raise InvalidRequest(f"tp_size: {size} needs tp_plan: auto")
             return 1
-        if order.engine_args.get("device_map"):
-            raise InvalidRequest("tp_plan and device_map exclude each other: each is a way to split the model")
         count = len(order.gpu_uuids) if size is None else int(str(size))
         if count < 2:
             raise InvalidRequest(f"tp_plan: auto splits the model over at least 2 GPUs, not {count}; see tp_size, gpus")

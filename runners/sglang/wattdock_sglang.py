@@ -1,6 +1,6 @@
 """The SGLang backend: its own HTTP server, in a process of its own, asked for token ids.
 
-Knows engine arguments (names and types come from SGLang's source) and their defaults. Imports no engine, so that the
+Knows engine arguments (names come from SGLang's source) and their defaults. Imports no engine, so that the
 runner can describe itself at once.
 """
 

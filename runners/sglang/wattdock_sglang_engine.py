@@ -115,7 +115,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         InvalidRequest: The folder cannot be read, or the server refuses an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
-    model = read_model(torch, transformers, order, "SGLang as wattdock drives it", "sglang")
+    model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
         settings = server_settings(order, folder, model)

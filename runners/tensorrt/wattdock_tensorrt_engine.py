@@ -62,7 +62,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[TensorrtEngine, Loade
         InvalidRequest: TensorRT-LLM refuses the folder, the dtype or an argument's value.
         OutOfMemory: The weights or the KV cache do not fit.
     """
-    model = read_model(torch, transformers, order, "TensorRT-LLM", "tensorrt")
+    model = read_model(torch, transformers, order, "TensorRT-LLM")
     settings = engine_settings(order, model.dtype)
     try:
         with weights_folder(torch, save_file, order, model, report) as folder:

@@ -1,6 +1,6 @@
 """The vLLM backend: the V1 engine, driven step by step, with continuous batching.
 
-Knows engine arguments (names and types come from vLLM's source), their defaults, and where vLLM's configuration keeps
+Knows engine arguments (names come from vLLM's source), their defaults, and where vLLM's configuration keeps
 them. Imports no vLLM, so that the runner can describe itself at once.
 """
 

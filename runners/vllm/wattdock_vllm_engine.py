@@ -119,9 +119,6 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     checkpoint.require_known_quantisation(order, config, unread)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
     require_checked_draft(settings)
-    if order.random_weights is None:
-        # Its server would start for half a minute first.
-        checkpoint.require_same_weights(order.model_path, "vllm", settings.get("load_format"))
     report("drawing random weights" if order.random_weights else "reading weights")
     tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
     ids = checkpoint.special_ids(order, config, tokenizer)
@@ -178,14 +175,14 @@ def require_checked_draft(settings: Mapping[str, Any]) -> None:
     """Accept a draft model only as a folder that the coordinator checked, read as vLLM reads a model.
 
     Raises:
-        InvalidRequest: It is no folder with safetensors, such as a class of code, or would be read otherwise.
+        InvalidRequest: It is no folder, such as a class of code, or would be read otherwise.
     """
     drafting: Mapping[str, Any] = settings.get("speculative_config") or {}
     if "draft_load_config" in drafting:
         raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
-    if draft := drafting.get("model"):
-        # A draft model is read as the model is. Source: `get_draft_load_config` of vLLM 0.32.
-        checkpoint.require_same_weights(Path(draft), "vllm", settings.get("load_format"))
+    # A draft model is read as the model is. Source: `get_draft_load_config` of vLLM 0.32.
+    if (draft := drafting.get("model")) and not Path(draft).is_dir():
+        raise InvalidRequest(f"vllm cannot draft with {draft}: it is no folder")
 
 
 def parameter_count(config: Any, order: LoadOrder) -> int | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from make.outcomes import known
 from make.records import constant_power, experiment, measured, request, speed_of, timeline
 from seams.analysis import SPEED, Restarts, by_restart, data_parallel, measured_energy, multi_gpu, tpot_s, ttft_s
 from seams.metering import HBM_POWER, Series
@@ -196,6 +197,6 @@ def test_a_restart_is_its_tokens_over_its_seconds_not_a_mean_of_ratios() -> None
     """A long pass weighs more than a short one: 210 tokens by 25 s, where the passes have 10 and 2 tokens/s."""
     passes = (PASS, measured(1, 30, 35, (request(0, 30, 31, 35, 10),)))
     energy = energy_of(dataclasses.replace(RESTART, passes=passes))
-    spread = Restarts.of_groups(by_restart(energy.passes), SPEED)
+    spread = Restarts.of_groups(by_restart(known(energy.windows).of_headline()), SPEED)
     assert spread.values == [pytest.approx(210 / 25)]
     assert spread.interval is None

@@ -17,8 +17,8 @@ from seams.analysis import (
     T_FACTORS,
     Figure,
     Interval,
-    PassEnergy,
     Restarts,
+    WindowFigure,
     by_restart,
     difference,
     paired_difference,
@@ -33,23 +33,12 @@ RECORDED: dict[str, list[float]] = json.loads(ROUNDS.read_text())["rounds"]
 TRIALS = 4000
 
 
-def energy_pass(restart: int, index: int, joules: float, tokens: int = 100, duration_s: float = 20) -> PassEnergy:
-    return PassEnergy(
-        restart=restart,
-        pass_index=index,
-        duration_s=duration_s,
-        output_tokens=tokens,
-        total_j=joules,
-        timing_j=0.1,
-        per_gpu_j={},
-        energy_per_output_token_j=joules / tokens,
-        reason=None,
-        prompt_repeats=0,
-        prompts_reused=False,
-    )
+def energy_pass(restart: int, index: int, joules: float, tokens: int = 100, duration_s: float = 20) -> WindowFigure:
+    where = {"window": "drained", "restart": restart, "pass_index": index}
+    return WindowFigure(**where, duration_s=duration_s, output_tokens=tokens, total_j=joules)
 
 
-def speeds(passes: Sequence[PassEnergy]) -> Restarts:
+def speeds(passes: Sequence[WindowFigure]) -> Restarts:
     """Return the tokens per second of each restart."""
     return Restarts.of_groups(by_restart(passes), SPEED)
 

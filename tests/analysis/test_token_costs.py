@@ -12,8 +12,7 @@ import pytest
 from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
 from make.records import experiment, measured, request, sampled_power, stepped_power, timeline
 from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
-from refused import raises
-from seams.analysis import KINDS, Bins, MeteredWork, NoCostsError, TokenCosts, Work, costs, phases, token_costs
+from seams.analysis import KINDS, Bins, MeteredWork, TokenCosts, Work, costs, phases, token_costs
 from seams.metering import COUNTER_LAG, NvmlSource, Series, Ticks
 from seams.records import NO_STEPS, ReplicaPass, Steps
 
@@ -193,13 +192,6 @@ def test_figures_are_sums_over_the_gpus_and_the_same_each_time() -> None:
     both = MeteredWork(alone.work, alone.gpus * 2)
     assert costs([both], KINDS).values == pytest.approx(2 * costs([alone], KINDS).values, rel=1e-3)
     assert (costs([both], KINDS).low == costs([both], KINDS).low).all()
-
-
-def test_too_short_a_pass_has_no_costs() -> None:
-    """Ten blocks of a second are too few for an interval."""
-    random = np.random.default_rng(3)
-    with raises(NoCostsError, "10", "15"):
-        costs([metered(traffic(10, random), SimulatedMeter(), random)], KINDS)
 
 
 AVERAGES = ": averages over the run, not what one more token costs"

@@ -291,24 +291,6 @@ def test_a_section_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare
     assert not passes_on or config.section.engine_args() == section
 
 
-@pytest.mark.parametrize(("scaling", "times"), [("strong", 1), ("weak", 3)])
-def test_replicas_take_a_gpu_each_and_share_the_workload_or_multiply_it(scaling: str, times: int) -> None:
-    """Strong scaling asks for the same work of more engines, weak scaling for as much of each."""
-    config = ExperimentConfig.model_validate(
-        {
-            "backend": "vllm",
-            "vllm": {"data_parallel_size": 3, "data_parallel_scaling": scaling},
-            "workload": {"arrival": "poisson", "rate_per_s": 2, "batch_size": 6, "min_requests": 12}
-            | {"prompts": {"count": 8}},
-        }
-    )
-    assert (config.section.gpus_needed(), config.section.split(3).replicas) == (3, 3)
-    served = config.total_workload
-    assert (served.batch_size, served.min_requests, served.rate_per_s) == (6 * times, 12 * times, 2 * times)
-    assert (served.prompts_per_pass, served.requests_per_pass) == (8 * times, 12 * times)
-    assert config.section.engine_args() == {"data_parallel_size": 3}
-
-
 # Each within the limit on a file's size; built as text, since no YAML writer would.
 HOSTILE = {
     "aliases": "a: &a [x]\n"
@@ -380,8 +362,9 @@ def test_a_copy_with_other_settings_has_a_load_key_and_an_id_of_its_own() -> Non
 
 
 def test_a_setting_that_is_written_out_as_it_is_by_default_is_left_to_the_engine() -> None:
-    """A bundle writes all of them out; no engine is told null, or its own default."""
-    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": {"attn_implementation": None, "x": 1}})
+    """A bundle writes all of them out; no engine is told null, its own default, or how published replicas shared."""
+    settings = {"attn_implementation": None, "data_parallel_scaling": "strong", "x": 1}
+    config = ExperimentConfig.model_validate({"backend": "pytorch", "pytorch": settings})
     written = ExperimentConfig.model_validate(config.model_dump(mode="json"))
     assert written.section.engine_args() == {"x": 1}
     assert written.experiment_id == config.experiment_id

@@ -91,7 +91,7 @@ def hostile(called: Called) -> Called:
         (("show", f"results/broken{HOSTILE}"), 7),
         (("compare", "20260101", "20260102"), 0),
         (("report", "20260101", "-o", f"{HOSTILE}.html"), 0),
-        (("plot", "table", "20260101", "-o", f"{HOSTILE}.csv"), 0),
+        (("plot", "table", "20260101", "-o", f"{HOSTILE}.md"), 0),
         (("bundle", "create", "20260101", "-o", f"{HOSTILE}.tar"), 2),
         (("bundle", "verify", HOSTILE), 2),
         (("run", "--backend", HOSTILE), 2),

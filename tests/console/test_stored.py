@@ -38,7 +38,7 @@ def study(called: Called) -> Called:
         ("report two-sizes", "2 results"),
         ("show two-sizes", "version three"),
         ("compare two-sizes two-sizes", "nothing else that was recorded differs"),
-        ("plot table two-sizes -o t.csv", "2 results"),
+        ("plot table two-sizes -o t.md", "2 results"),
         ("bundle create two-sizes -o b.tar", "b.tar: whole, "),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_study_with_a_result_that_cannot_be_read_is_refused_with_the_file(stud
     spoil(RESULTS / NAMES[0], "cut")
     for verb in (
         *("show two-sizes", "report two-sizes", f"report results/studies/{STUDY} -o f.html", "scaling two-sizes"),
-        *("compare two-sizes other", "plot table two-sizes -o t.csv", "bundle create two-sizes -o b.tar"),
+        *("compare two-sizes other", "plot table two-sizes -o t.md", "bundle create two-sizes -o b.tar"),
     ):
         done = study(*verb.split())
         assert (done.returncode, done.stderr.count("\n")) == (7, 1), verb
@@ -262,11 +262,11 @@ def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Ca
 
 
 def test_replicas_and_clocks_of_a_run_are_shown(called: Called) -> None:
-    """Strong scaling with its replicas; in a report, the restart that went on after a reboot."""
+    """Replicas with their share of requests; in a report, the restart that went on after a reboot."""
     replicas, rebooted = store_golden(RESULTS, "fake-replicas", "fake-other-boot")
     shown = called("show", replicas).stdout
     assert "replicas" in shown
-    assert "strong scaling" in shown
+    assert "in flight each" in shown
     assert called("report", rebooted, "-o", "report.html").returncode == 0
     assert "1, resumed" in Path("report.html").read_text()
 

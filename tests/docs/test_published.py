@@ -23,7 +23,7 @@ def test_the_published_figure_follows_from_its_records(called: Called) -> None:
     figure = f"{budget['energy_per_output_token_j']:.4f} J per output token ± {budget['expanded']:.2%}"
     assert figure.replace("%", " %") in (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
     example = (DOCS / "method.md").read_text(encoding="utf-8")
-    windows = [each["steady"] for each in result["energy"]["passes"]]
+    windows = [each for each in result["energy"]["windows"]["passes"] if each["window"] == "steady_state"]
     for window, corrected in zip(windows, budget["per_restart"], strict=True):
         joules, tokens = window["total_j"], window["output_tokens"]
         steps = (f"{joules:,.1f} J", f"{tokens:,}", f"{joules / tokens:.5f}", f"{tokens:,} × {corrected:.5f}")

@@ -18,7 +18,7 @@ from seams.study import PassFinished, PassStarted
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.launch import LauncherChoice
-from wattdock.study import EarlierStudy, find_study, study_to_resume
+from wattdock.study import find_study, study_to_resume
 from wattdock.study.tasks import TASKS, begin_tasks, tasks_of
 
 if TYPE_CHECKING:
@@ -105,9 +105,6 @@ def test_a_study_in_tasks_is_not_gone_on_with_on_this_machine_nor_the_other_way_
     path = begin_tasks(PAIR, machine.results)
     with raises(ConfigError, "s-1", "--on slurm", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-1", machine.results))
-    assert EarlierStudy.left_over(PAIR, machine.results) is None
-    left = known(EarlierStudy.left_over(PAIR, machine.results, in_tasks=True))
-    assert left.name == "s-1"
     machine.run(PAIR, gpus=[ONE], resume=True)
     with raises(ConfigError, "s-2", cause=Cause.OTHER_MACHINE):
         study_to_resume(PAIR, machine.results, resume=find_study("s-2", machine.results), in_tasks=True)

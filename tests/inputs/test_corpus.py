@@ -87,7 +87,7 @@ def planned(name: str, path: Path, backend: str) -> Facts | str:
         return model.vllm
     bytes_, line, *_ = memory_fit(config, gpus=0, memory_bytes=8e9, on_host=True)
     assert bytes_ is not None
-    assert ("is not known here" in line or "state-space" in line) == model.unknown
+    assert ("is not known here" in line) == model.unknown
     return Facts(
         [file.name for file in weight_files(path, backend=backend)],
         config.section.context_tokens(model.config),

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from seams.analysis import T_FACTORS, Budget, Entry, Interval
+from seams.analysis import T_FACTORS, Budget, Entry, Interval, WindowFigure
 from seams.metering import HostTimeline, Series, Ticks
 from seams.records import COUNTER
 
@@ -52,6 +52,16 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
         for parent in parents:
             part = part[int(parent)] if isinstance(part, list) else part[parent]
         part[last] = value
+    return with_windows(made)
+
+
+def with_windows(made: dict[str, Any]) -> dict[str, Any]:
+    """Give a result the windows of its headline: its passes, whole."""
+    if (energy := made["energy"]) and energy.get("windows"):
+        named = {"window": energy["windows"]["headline"]}
+        figures = (each for each in WindowFigure.model_fields if each not in ("window", "pass_index"))
+        names = ["pass", *figures]
+        energy["windows"]["passes"] = [named | {name: part.get(name) for name in names} for part in energy["passes"]]
     return made
 
 
@@ -111,7 +121,7 @@ def split_document(
     made["energy"]["passes"] = passes
     costs = [watts / speed for watts, speed in zip(power_w or (), tokens_per_s, strict=bool(power_w))]
     made["budget"] = restarts_budget(costs, tokens_per_s).model_dump(mode="json") if costs else None
-    return made
+    return with_windows(made)
 
 
 def split_result(*args: Any, **options: Any) -> ExperimentResult:

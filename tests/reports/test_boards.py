@@ -45,8 +45,8 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
     squares = sum((value - fmean(values)) ** 2 for values in RESTARTS.values() for value in values)
     within = (squares / 5) ** 0.5
     assert pool.within is not None
-    assert pool.within[0] == pytest.approx(within)
-    assert pool.between[0] == pytest.approx(stdev(means))
+    assert pool.within == pytest.approx(within)
+    assert pool.between == pytest.approx(stdev(means))
     error = within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3
     assert pool.these_boards is not None
     these = stats.t.interval(0.95, 5, 0, error / fmean(means))
@@ -55,19 +55,15 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
 
 
 def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
-    """Boards from a normal distribution of 5 %, restarts on each of 0.1 %: mean, between and within."""
+    """Boards from a normal distribution of 5 %, restarts on each of 0.1 %: of the model, of these boards."""
     generator = np.random.default_rng(7)
-    held = np.zeros(3)
+    held = np.zeros(2)
     for _ in range(TRIALS):
         boards = generator.normal(1.0, 0.05, 4)
         drawn = (generator.normal(board, 0.001, 3).tolist() for board in boards)
-        by_board = {str(at): {"s": Restarts.of_values(values)} for at, values in enumerate(drawn)}
-        pool = Pool.of("x", by_board)
-        assert pool.within is not None
-        # What restarts add to a board's mean belongs to the spread of board means.
-        truths = (1.0, (0.05**2 + 0.001**2 / 3) ** 0.5, 0.001)
-        intervals = (pool.over_boards, pool.between[1], pool.within[1])
-        held += [interval.low <= truth <= interval.high for interval, truth in zip(intervals, truths, strict=True)]
+        pool = Pool.of("x", {str(at): {"s": Restarts.of_values(values)} for at, values in enumerate(drawn)})
+        truths, intervals = (1.0, fmean(boards)), (pool.over_boards, pool.these_boards)
+        held += [bool(ends and ends.low <= truth <= ends.high) for ends, truth in zip(intervals, truths, strict=True)]
     assert np.abs(held / TRIALS - 0.95).max() < 0.015
 
 
@@ -106,7 +102,7 @@ def test_sessions_on_the_same_boards_are_the_repeats_of_these_boards(stats: Any)
     assert pool.mean == pytest.approx(1.065)
     within = ((2 * 0.01**2 + 2 * 0.02**2) / 2) ** 0.5
     assert pool.within is not None
-    assert pool.within[0] == pytest.approx(within)
+    assert pool.within == pytest.approx(within)
     these = stats.t.interval(0.95, 2, 0, within * (1 / 2 + 1 / 2) ** 0.5 / 2 / 1.065)
     assert list(pool.these_boards or ()) == pytest.approx(list(1.065 * np.exp(these)))
     assert "2 boards, 12 restarts, 4 sessions: 1.065 J/output token" in str(pool)

@@ -192,7 +192,7 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
     [
         (("pie", "-o", "f.pdf"), "unknown kind 'pie'; valid: intervals, "),
         (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
-        (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .csv, .tex"),
+        (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .tex"),
         (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),
     ],
 )

@@ -96,7 +96,7 @@ def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> Non
 def test_intervals_stand_beside_figures_where_restarts_are_enough_for_one() -> None:
     """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 × exp(± 4.303 × 0.09119 ÷ √3); with fewer there is none."""
     text = shown(row("one", restarts=[1.0, 1.1, 1.2]), row("two", restarts=[1.0, 1.1]))
-    assert '1.1 <span class="interval">[0.877, 1.38]</span>' in text
+    assert '1.10 <span class="interval">[0.88, 1.38]</span>' in text
     assert ">1.05</span>" in text
 
 

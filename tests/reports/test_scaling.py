@@ -95,16 +95,6 @@ def test_every_kind_of_split_is_a_curve_of_its_own_that_begins_with_one_gpu() ->
     }
 
 
-def test_replicas_that_each_got_the_whole_work_are_a_curve_of_their_own() -> None:
-    """Weak scaling: the work grows with the GPUs."""
-    strong = split_result({"data_parallel_size": 2}, [190.0, 191.0], [1200.0, 1201.0])
-    made = split_document({"data_parallel_size": 2}, [199.0, 200.0], [1200.0, 1201.0])
-    made["config"]["vllm"]["data_parallel_scaling"] = "weak"
-    weak = ExperimentResult.model_validate(made)
-    setting, _ = only({"one": split_result({}, [100.0, 101.0], [600.0, 601.0]), "strong": strong, "weak": weak})
-    assert list(setting.curves) == ["data", "data (weak)"]
-
-
 def test_what_was_measured_under_other_settings_is_no_point_of_the_curve() -> None:
     """Another batch size is a setting of its own, and the repeats of one setting are pooled."""
     many = {"a": tensor(1), "b": tensor(2), "again": tensor(2), "other": tensor(2, batch_size=8)}

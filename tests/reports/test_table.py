@@ -88,7 +88,7 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     """Too few are shown as they are; a check's bare name reads as a success."""
     energy = row("a").result.energy
     assert energy
-    one = energy.passes[0].model_dump(mode="json", by_alias=True) | {"steady": None, "duration_s": 10.0}
+    one = energy.passes[0].model_dump(mode="json", by_alias=True) | {"duration_s": 10.0}
     passes = [one | {"restart": at, "output_tokens": tokens} for at, tokens in enumerate((66, 435, 250))]
     changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
     changes["energy.passes"] = passes[:2]

@@ -24,7 +24,7 @@ from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
-from wattdock.analysis.pass_energy import PassEnergy
+from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.performance import (
     Drafts,
     Performance,
@@ -54,7 +54,7 @@ from wattdock.analysis.statistics import (
 )
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.verdict import QUESTIONS, Reason
-from wattdock.analysis.windows import WINDOWS, WindowFigure, is_long_enough, phases, rounds_of, windows
+from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
 from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
@@ -92,7 +92,6 @@ __all__ = [
     "NoCostsError",
     "NoWindowError",
     "NotIncluded",
-    "PassEnergy",
     "Performance",
     "Quantiles",
     "Reason",

@@ -6,7 +6,7 @@ from wattdock.reports.cells import figure_text
 from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
 from wattdock.reports.comparison import PRIMARY, Regression, Test, is_equivalent
 from wattdock.reports.page import page
-from wattdock.reports.paper import WIDTHS, comma_separated, latex, markdown
+from wattdock.reports.paper import WIDTHS, latex, markdown
 from wattdock.reports.scaling import Setting, SplitPoint, optimum
 from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, sessions_among
 
@@ -21,7 +21,6 @@ __all__ = [
     "Test",
     "Trace",
     "by_session",
-    "comma_separated",
     "declared_difference",
     "figure_text",
     "is_equivalent",

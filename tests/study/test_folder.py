@@ -188,9 +188,7 @@ def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: 
     older.__exit__()
     newer.note("stored", experiment=config.experiment_id, status="failed", folder="none")
     newer.__exit__()
-    left = known(EarlierStudy.left_over(twice, tmp_path))
-    assert (left.name, left.passes(twice)) == ("s-1", (1, 2))
-    assert EarlierStudy.left_over(replace(twice, name="other"), tmp_path) is None
+    assert find_study("s-1", tmp_path).passes(twice) == (1, 2)
     for wanted, retry_failed, expected in (
         (True, False, older),
         (True, True, newer),
@@ -199,7 +197,6 @@ def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: 
         how: dict[str, Any] = {"resume": wanted, "retry_failed": retry_failed}
         with opened(twice, tmp_path, study_to_resume(twice, tmp_path, **how)) as folder:
             assert folder.path == expected.path
-            assert EarlierStudy.left_over(twice, tmp_path) is None or folder.path == newer.path, "somebody works there"
 
 
 def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
@@ -280,7 +277,7 @@ def test_the_run_of_the_highest_number_is_the_latest_though_the_clock_was_set_ba
                 folder.new_record_name(config.experiment_id, 0), RestartRecord(0, passes=(measured(0, 1.0, 2.0, ()),))
             )
         folder.path.rename(folder.path.with_name(f"20260101T00{minute:02}00-{without_timestamp(folder.path.name)}"))
-    assert known(EarlierStudy.left_over(twice, tmp_path)).name == find_study("s", tmp_path).name == "s-10"
+    assert known(study_to_resume(twice, tmp_path, resume=True)).name == find_study("s", tmp_path).name == "s-10"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +314,6 @@ def test_a_journal_that_cannot_be_read_stops_only_studies_it_may_be_of(tmp_path:
     other = other.rename(other.with_name("20990101T000000-s-2"))
     with pytest.raises(StoreError, match="20990101T000000-s-2"):
         resume(tmp_path, study({}))
-    assert EarlierStudy.left_over(study({}), tmp_path) is None, "a new run needs none of it"
     if os.geteuid() == 0:
         os.chown(other, UID, UID)
         assert resume(tmp_path, study({})) == "resumed", "another user's is not ours to resume"

@@ -39,7 +39,7 @@ def state_after(*happened: events.Event) -> RunState:
 def test_a_pass_under_way_has_a_rate_joules_of_its_gpus_and_a_time_left() -> None:
     """100 J and 300 J of two seconds for 1,000 tokens; a fifth of the time and a quarter of the tokens are done."""
     state = state_after(*BEGUN, beat(1.0, 500, 100.0), beat(2.0, 1000, 300.0))
-    assert (state.study_id, state.experiment, state.stage, state.restarts) == ("s-1", "batch 8", "pass 1/2", 3)
+    assert (state.experiment, state.stage, state.restarts) == ("batch 8", "pass 1/2", 3)
     assert (state.tokens_per_s, state.power_w, state.joules_per_token) == (500.0, 300.0, 0.4)
     assert (state.share, state.left_s) == (0.2, 8.0)
     assert [(part.name, part.begin_s, part.end_s) for part in state.parts] == [
@@ -125,7 +125,7 @@ def test_another_process_sees_a_run_for_as_long_as_its_study_is_locked(tmp_path:
         again = EventLog(folder / RECORDS / EVENTS, lambda _: None)
         again(BEGUN[0])
         [run] = watch.look()
-        assert (run.state.study_id, run.state.output_tokens) == ("s-1", 0)
+        assert run.state.output_tokens == 0
     assert watch.look() == []
     assert not run.stop(at_once=True)
     for opened in (log, again):
@@ -162,7 +162,7 @@ def test_an_old_study_that_goes_on_is_seen_behind_many_and_from_its_new_run_s_be
         [run] = watch.look()
         (old / RECORDS / EVENTS).write_text(json.dumps(events.as_line(BEGUN[0])) + "\n")
         [run] = watch.look()
-        assert (run.pid, list(run.state.failures), run.state.study_id) == (os.getpid(), [], "s-1")
+        assert (run.pid, list(run.state.failures)) == (os.getpid(), [])
 
 
 def test_what_was_appended_is_read_up_to_a_bound(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_was_appended_is_read_up_to_a_bound(tmp_path: Path) -> None:
         with (folder / RECORDS / EVENTS).open("a") as file:
             file.write("\n" + json.dumps(events.as_line(BEGUN[0])) + "\n")
         [run] = watch.look()
-        assert run.state.study_id == "s-1"
+        assert (run.state.passes, run.state.passes_left) == (BEGUN[0].passes, BEGUN[0].passes_left)
 
 
 def test_a_stranger_s_folder_is_no_run_and_holds_nobody_up(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure, WindowSummary
+    from wattdock.analysis.pass_energy import WindowFigure
+    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
@@ -125,7 +126,7 @@ def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> 
 
 def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
     """Return the amounts of work per output token in the long run, of the kinds that the settings decide."""
-    declared, workload = run_pass.declared, measured.config.total_workload
+    declared, workload = run_pass.declared, measured.config.workload
     if not (answer := declared.output_tokens):
         return {}
     amounts = {PROMPTS: declared.prompt_tokens, CONTEXT: declared.context_tokens}

@@ -14,7 +14,7 @@ from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
-from wattdock.analysis.pass_energy import PassEnergy, SteadyState
+from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
 from wattdock.values import EnergyBoundary, Stored, known_sum
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowFigure
+    from wattdock.analysis.pass_energy import WindowFigure
     from wattdock.records import PassRecord, RestartRecord
 
 BOUNDARY_STATEMENTS: dict[EnergyBoundary, str] = {
@@ -117,11 +117,11 @@ def measured_energy(measured: Measured) -> EnergyResult:
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
     summary = windows(measured)
-    by_pass = zip(passes, used, summary.of_headline(), strict=True)
+    counted = summary.of_headline()
+    by_pass = zip(passes, used, counted, strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
     host_j, host = host_energy(measured)
     baselines = idle_baselines(measured)
-    counted = [run_pass.counted for run_pass in in_passes]
     input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
     output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
     counted_j = None if reason else known_sum(part.total_j for part in counted)
@@ -134,11 +134,11 @@ def measured_energy(measured: Measured) -> EnergyResult:
         per_gpu_j=_summed(used),
         bystander_j=_summed(bystanders),
         source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
-        energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens for part in counted)),
+        energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
         energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
         energy_per_input_token_j=ratio(total_j, input_tokens),
         energy_per_total_token_j=ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
-        mean_power_w=ratio(counted_j, sum(part.duration_s for part in counted)),
+        mean_power_w=ratio(counted_j, sum(part.duration_s or 0.0 for part in counted)),
         **_hbm(measured),
         passes=in_passes,
         windows=summary if passes else None,
@@ -179,12 +179,6 @@ def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
 
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
     host = host_joules(restart.timeline, run_pass.span)
-    steady = SteadyState(
-        duration_s=figure.duration_s or 0.0,
-        output_tokens=figure.output_tokens or 0,
-        total_j=figure.total_j,
-        timing_j=figure.timing_j,
-    )
     return PassEnergy(
         restart=restart.restart,
         pass_index=run_pass.index,
@@ -200,5 +194,4 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         host_j={name: energy[0] if energy else None for name, energy in host.items()},
         cpu_others_share=run_pass.cpu_others_share,
         lease_fault=run_pass.lease_fault,
-        steady=None if figure.window == "drained" else steady,
     )

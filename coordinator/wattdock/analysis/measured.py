@@ -79,7 +79,7 @@ class Measured:
     @property
     def in_flight(self) -> int:
         """Requests that all engines together serve at a time."""
-        return self.config.total_workload.batch_size
+        return self.config.workload.batch_size
 
     def energy_of(
         self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None, *, hbm: bool = False

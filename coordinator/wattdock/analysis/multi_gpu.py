@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.performance import Performance
     from wattdock.records import PassRecord, RestartRecord
-
-
-SCALING = {
-    "strong": "strong scaling: the workload is divided among the replicas",
-    "weak": "weak scaling: each replica gets the whole workload, so that the total grows with their number",
-}
 
 
 class ReplicaShare(Stored):
@@ -48,14 +42,11 @@ class DataParallel(Stored):
     """Independent engines that took requests from one queue, from one common start in each pass.
 
     Attributes:
-        scaling: "strong" or "weak", with its meaning.
         in_flight_per_replica: Requests that each replica serves at a time.
         tail_idle_j: Sum over all replicas; null where it is unknown for a replica.
     """
 
     data_parallel_size: int
-    scaling: Literal["strong", "weak"]
-    scaling_meaning: str
     in_flight_per_replica: int
     replicas: list[ReplicaShare]
     tail_idle_j: float | None
@@ -109,11 +100,8 @@ def data_parallel(measured: Measured) -> DataParallel | None:
         return None
     count = len(passes[0][1].replicas)
     shares = [_replica_share(measured, number, passes) for number in range(count)]
-    scaling: Literal["strong", "weak"] = "weak" if measured.config.section.work_factor > 1 else "strong"
     return DataParallel(
         data_parallel_size=count,
-        scaling=scaling,
-        scaling_meaning=SCALING[scaling],
         in_flight_per_replica=measured.in_flight // count,
         replicas=shares,
         tail_idle_j=known_sum(share.tail_idle_j for share in shares),

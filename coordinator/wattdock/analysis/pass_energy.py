@@ -1,4 +1,4 @@
-"""One pass's energy: whole, and of its steady state; the schema. Pure."""
+"""One pass's energy, whole and in a window: the schema. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from pydantic import Field
 from wattdock.values import Stored
 
 
-class SteadyState(Stored):
-    """The part of a pass in which its engine was in its steady state, see `windows.headline`."""
-
-    duration_s: float
-    output_tokens: int
-    total_j: float | None
-    timing_j: float | None
-
-
 class PassEnergy(Stored):
     """Energy of one measured pass over the GPUs used, with the reuse of prompts.
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        energy_per_output_token_j: Figure of what is `counted`.
-        steady: The steady state, where the headline figures are of it; null where they are of the whole pass.
+        energy_per_output_token_j: Of the headline's window.
         prompt_repeats: How often the pass repeated its list of prompts.
         prompts_reused: An earlier pass of the restart had some of the prompts already.
         host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
@@ -45,9 +35,27 @@ class PassEnergy(Stored):
     host_j: dict[str, float | None] = Field(default_factory=dict)
     cpu_others_share: float | None = None
     lease_fault: str | None = None
-    steady: SteadyState | None = None
 
-    @property
-    def counted(self) -> PassEnergy | SteadyState:
-        """What the headline figures count of this pass."""
-        return self.steady or self
+
+class WindowFigure(Stored):
+    """One pass under one window definition; null with the reason where there is no such window or no energy in it."""
+
+    window: str
+    restart: int
+    pass_index: int = Field(alias="pass")
+    start_ns: int | None = None
+    end_ns: int | None = None
+    duration_s: float | None = None
+    output_tokens: int | None = None
+    total_j: float | None = None
+    timing_j: float | None = None
+    energy_per_output_token_j: float | None = None
+    reason: str | None = None
+
+    def holds(self, at_ns: int | None) -> bool:
+        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
+        if self.window == "drained":
+            return True
+        if at_ns is None or self.start_ns is None or self.end_ns is None:
+            return False
+        return self.start_ns < at_ns <= self.end_ns

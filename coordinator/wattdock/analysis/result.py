@@ -146,10 +146,10 @@ class ExperimentResult(Stored):
         Args:
             quantity: A key of `statistics.RATIOS`.
         """
-        passes = self.energy.passes if self.energy else []
-        restarts = by_restart(passes)
-        lacking = "total_j" in RATIOS[quantity] and any(run_pass.counted.total_j is None for run_pass in passes)
-        if lacking or not all(any(run_pass.counted.output_tokens for run_pass in restart) for restart in restarts):
+        windows = self.energy.windows.of_headline() if self.energy and self.energy.windows else []
+        restarts = by_restart(windows)
+        lacking = "total_j" in RATIOS[quantity] and any(window.total_j is None for window in windows)
+        if lacking or not all(any(window.output_tokens for window in restart) for restart in restarts):
             return Restarts()
         of_groups = Restarts.of_groups(restarts, quantity)
         if quantity != ENERGY or not self.budget:

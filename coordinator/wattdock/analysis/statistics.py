@@ -14,7 +14,7 @@ from wattdock.config import RepeatsSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattdock.analysis.pass_energy import PassEnergy
+    from wattdock.analysis.pass_energy import WindowFigure
 
 ENERGY, SPEED, POWER = "energy_per_output_token_j", "output_tokens_per_s", "mean_power_w"
 # Quantity → the two fields of a pass's counted part whose sums' ratio it is.
@@ -76,11 +76,11 @@ class Restarts:
         return cls(tuple(values), (1.0,) * len(values))
 
     @classmethod
-    def of_groups(cls, groups: Sequence[Sequence[PassEnergy]], quantity: str) -> Restarts:
-        """Return a value for each group of passes, of which none lacks the quantity."""
+    def of_groups(cls, groups: Sequence[Sequence[WindowFigure]], quantity: str) -> Restarts:
+        """Return a value for each group of windows, of which none lacks the quantity."""
 
         def sums(name: str) -> tuple[float, ...]:
-            return tuple(_sum(getattr(run_pass.counted, name) for run_pass in group) for group in groups)
+            return tuple(_sum(getattr(window, name) for window in group) for group in groups)
 
         top, bottom = RATIOS[quantity]
         return cls(sums(top), sums(bottom))
@@ -132,11 +132,11 @@ def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, f
     return figure.value, low, high
 
 
-def by_restart(passes: Sequence[PassEnergy]) -> list[list[PassEnergy]]:
-    """Return each restart's passes, restarts in order."""
-    groups: dict[int, list[PassEnergy]] = {}
-    for run_pass in passes:
-        groups.setdefault(run_pass.restart, []).append(run_pass)
+def by_restart(windows: Sequence[WindowFigure]) -> list[list[WindowFigure]]:
+    """Return each restart's windows, restarts in order."""
+    groups: dict[int, list[WindowFigure]] = {}
+    for window in windows:
+        groups.setdefault(window.restart, []).append(window)
     return [groups[number] for number in sorted(groups)]
 
 

@@ -7,10 +7,10 @@ from math import hypot
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field
 
 from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
+from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.work_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
@@ -63,30 +63,6 @@ class Phases(Stored):
     reason: str | None = None
 
 
-class WindowFigure(Stored):
-    """One pass under one window definition; null with the reason where there is no such window or no energy in it."""
-
-    window: str
-    restart: int
-    pass_index: int = Field(alias="pass")
-    start_ns: int | None = None
-    end_ns: int | None = None
-    duration_s: float | None = None
-    output_tokens: int | None = None
-    total_j: float | None = None
-    timing_j: float | None = None
-    energy_per_output_token_j: float | None = None
-    reason: str | None = None
-
-    def holds(self, at_ns: int | None) -> bool:
-        """Whether an instant lies in the window; the whole pass holds everything, known or not."""
-        if self.window == "drained":
-            return True
-        if at_ns is None or self.start_ns is None or self.end_ns is None:
-            return False
-        return self.start_ns < at_ns <= self.end_ns
-
-
 class WindowSummary(Stored):
     """Joules per output token by window definition.
 
@@ -117,7 +93,7 @@ def ml_energy(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]
 
     Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
     """
-    at, in_flight = Instants.of(run_pass), config.total_workload.batch_size
+    at, in_flight = Instants.of(run_pass), config.workload.batch_size
     if len(at.finished) < 2 * in_flight + 2:
         raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
     return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
@@ -129,7 +105,7 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     In an open loop, to the last arrival, and from a mean lifetime after the first at least. Of static batches, whole
     rounds.
     """
-    at, work = Instants.of(run_pass), config.total_workload
+    at, work = Instants.of(run_pass), config.workload
     lifetime_s = at.lifetime_ns / NS_PER_S
     lead_in_s, needed_s = required_s(config, lifetime_s)
     after_ns = int(at.submitted[0]) + round(lead_in_s * NS_PER_S)
@@ -165,7 +141,7 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
 
     Source: Little's law: the mean lifetime is the integral ÷ the requests that it is of.
     """
-    work = config.total_workload
+    work = config.workload
     if config.warmup.profile != "lead-in":
         return True
     if not finished:

@@ -291,11 +291,6 @@ class ExperimentConfig(StrictSettings):
         return loose
 
     @property
-    def total_workload(self) -> WorkloadSpec:
-        """The workload of all replicas together."""
-        return self.workload.times(self.section.work_factor)
-
-    @property
     def gpus_asked(self) -> int:
         """How many GPUs the experiment takes where it runs on GPUs."""
         if isinstance(self.gpus, list):

@@ -183,19 +183,6 @@ class WorkloadSpec(StrictSettings):
         batches = min(max(fitting, LEAST_BATCHES), MOST_BATCHES) if self.min_duration_s else 2
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
-    def times(self, factor: int) -> WorkloadSpec:
-        """Return this workload multiplied: requests in flight, in all, and per second."""
-        if factor == 1:
-            return self
-        names = ("min_requests", "rate_per_s")
-        counts = {name: value * factor for name in names if (value := getattr(self, name))}
-        if self.arrival == "trace":
-            counts["trace_speed"] = (self.trace_speed or 1) * factor
-        prompts = self.prompts
-        if prompts.count:
-            prompts = prompts.model_copy(update={"count": prompts.count * factor})
-        return self.model_copy(update={**counts, "batch_size": self.batch_size * factor, "prompts": prompts})
-
     @property
     def requests_per_pass(self) -> int:
         """The least number of requests in a pass."""

@@ -104,10 +104,7 @@ def _run_here(
     from wattdock.console.views import show
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
-    from wattdock.study import EarlierStudy
 
-    if not resume and (left := EarlierStudy.left_over(study, output_dir)):
-        progress.say(f"{left.unfinished(study)}; to go on: {typed_again('--resume', left.name)}")
     options, done = RunOptions(output_dir, folders.wattdock_home(), resume, retry_failed), Measurement()
 
     def consequence() -> str:

@@ -69,12 +69,9 @@ def run_on_slurm(
 ) -> "list[StoredResult]":
     """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
     from wattdock.fleet import Fleet
-    from wattdock.study import EarlierStudy, study_to_resume
+    from wattdock.study import study_to_resume
 
     begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
-    if not begun and not resume and (left := EarlierStudy.left_over(study, output_dir, in_tasks=True)):
-        go_on = typed_again("--resume", left.name)
-        progress.say(f"{left.name}, an equal study, is unfinished; this one begins anew; to go on: {go_on}")
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = without_timestamp(fleet.path.name)
     again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)

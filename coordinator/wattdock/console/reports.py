@@ -15,7 +15,7 @@ from wattdock.text import pluralize
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
 Figure = Annotated[
-    Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md, .csv or .tex.")
+    Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md or .tex.")
 ]
 Allowed = Annotated[
     str | None,

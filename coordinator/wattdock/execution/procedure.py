@@ -79,7 +79,7 @@ def _least_s(config: ExperimentConfig) -> float | None:
 
 def _warm_up(runner: LoadedRunner, recording: Recording) -> None:
     """Run the unmeasured passes of the quick profile, whose prompts follow those of all measured ones."""
-    repeats, workload, warmup = recording.config.repeats, recording.config.total_workload, recording.config.warmup
+    repeats, workload, warmup = recording.config.repeats, recording.config.workload, recording.config.warmup
     for index in range(warmup.passes if warmup.profile == "quick" else 0):
         recording.stage = f"warm-up {index + 1}/{warmup.passes}"
         warm = _run_pass(runner, recording, repeats.passes + index, workload.requests_per_warm_up, None, settles=False)
@@ -106,11 +106,11 @@ def _run_pass(
         min_duration_s=min_duration_s and min_duration_s * (RESERVE if config.warmup.profile == "lead-in" else 1),
     )
     # By default requests run to their full length only on random weights, where an end of sequence means nothing.
-    asked = config.total_workload.ignore_eos
+    asked = config.workload.ignore_eos
     ignore_eos = runner.model.random_weights if asked is None else asked
     present = config.prompts.chat_time_utc or runner.context.folder.begun
     request = PassRequest(
-        workload=config.total_workload,
+        workload=config.workload,
         prompts=prompts,
         min_requests=min_requests,
         min_duration_s=min_duration_s,

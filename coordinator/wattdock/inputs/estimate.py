@@ -228,7 +228,7 @@ def requests_of(config: ExperimentConfig, engine: EngineMemory, split: Split) ->
     Certain are whole batches of synthetic prompts, all of one length, whose answers do not end early, on an engine that
     lets none wait; else the largest lengths count.
     """
-    work = config.total_workload
+    work = config.workload
     prompts, answers = PromptSet.lengths(config)
     prompt_tokens = prompts.most if prompts else work.prompts.input_lengths.max
     is_exact = prompts is not None and (prompts.least, answers.least) == (prompts.most, answers.most)

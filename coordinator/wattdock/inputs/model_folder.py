@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
+from wattdock.inputs.locate import locate
 from wattdock.inputs.weights import beginning_of, check_weights, weight_files
 from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
 from wattdock_proto.context import LARGEST, text_config
-from wattdock_proto.weight_names import INDEX, WEIGHTS, gguf_models, names_in
+from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, WEIGHTS, gguf_models, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from wattdock.config import ModelSpec
+
 ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
@@ -82,6 +84,11 @@ class ModelFolder:
     draft: ModelFolder | None = None
     served_as: str = ""
 
+    @staticmethod
+    def takes_text(spec: ModelSpec) -> bool:
+        """Return whether a model has a tokenizer, as far as can be told before it is fetched."""
+        return has_tokenizer(locate(spec.path).folder) if spec.path else spec.shape is None
+
     @property
     def vocab_size(self) -> int | None:
         """Number of token ids, from config.json; None where config.json leaves it out."""
@@ -118,10 +125,15 @@ def describe_folder(path: Path, *, kind: ModelKind, name: str, revision: str | N
         kind=kind,
         name=name,
         revision=revision,
-        has_tokenizer=any((path / tokenizer).is_file() for tokenizer in TOKENIZER_FILES),
+        has_tokenizer=has_tokenizer(path),
         random_weights=kind == "shape",
         config=read_config(path),
     )
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Return whether a folder holds a tokenizer that runners read."""
+    return any((path / name).is_file() for name in TOKENIZER_FILES)
 
 
 def real_folder(path: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
-from wattdock.inputs import PromptSet, ServedModels, check_model, check_prompts, memory_fit
+from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts, memory_fit
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
     from wattdock.host.jobs import Job
-    from wattdock.inputs import ModelFolder
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter
@@ -211,7 +210,7 @@ def require_inputs(config: ExperimentConfig) -> None:
             raise ConfigError(what, "give a draft model with weights")
     if config.model.shape is not None:
         config.section.require_drawable()
-    check_prompts(config, has_tokenizer=config.model.shape is None)
+    check_prompts(config, has_tokenizer=ModelFolder.takes_text(config.model))
 
 
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:

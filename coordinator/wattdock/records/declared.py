@@ -56,7 +56,7 @@ class DeclaredWork:
             start_ns: The pass's start.
             ignore_eos: Whether answers run to their limits.
         """
-        most = config.total_workload.output_lengths.max
+        most = config.workload.output_lengths.max
         limits = [limit or most for limit in prompts.max_output_tokens]
         of_prompts, of_answers = prompts.means
         return cls(

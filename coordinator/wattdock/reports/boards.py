@@ -38,8 +38,8 @@ class Pool:
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
         these_boards: Interval of the mean, for more `units` on these boards only; None with one on each.
         units: "sessions" where a board has several, else "restarts".
-        between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled,
-            each with its interval (χ²); `within` is None with one unit on each.
+        between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled;
+            `within` is None with one unit on each.
     """
 
     label: str
@@ -48,8 +48,8 @@ class Pool:
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
     units: Literal["sessions", "restarts"]
-    between: tuple[float, statistics.Interval]
-    within: tuple[float, statistics.Interval] | None
+    between: float
+    within: float | None
 
     @classmethod
     def of(cls, label: str, by_board: dict[str, Sessions]) -> Pool:
@@ -65,9 +65,8 @@ class Pool:
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
             these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
         over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
-        between = _with_interval(stdev(boards.values), len(boards) - 1)
-        spread = None if within is None else _with_interval(within, freedom)
-        return cls(label, by_board, boards, over, these, "sessions" if several else "restarts", between, spread)
+        units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
+        return cls(label, by_board, boards, over, these, units, stdev(boards.values), within)
 
     @property
     def sessions(self) -> set[str]:
@@ -81,17 +80,14 @@ class Pool:
 
     def __str__(self) -> str:
         these = f", {self.these_boards:.4g} for more {self.units} on these boards" if self.these_boards else ""
-        within = f", of {self.units} on one {self._share(*self.within)}" if self.within else ""
+        spread = f"standard deviation between boards {self.between / self.mean:.2%}"
+        spread += "" if self.within is None else f", of {self.units} on one {self.within / self.mean:.2%}"
         restarts = sum(len(pooled(sessions)) for sessions in self.by_board.values())
         sessions = pluralize(len(self.sessions), "session")
         counts = f"{len(self.by_board)} boards, {pluralize(restarts, 'restart')}, {sessions}"
         where = "" if len(self.sessions) > 1 else " in this session"
         mean = f"{self.mean:.4g} J/output token {self.over_boards:.4g} for boards of the model{where}{these}"
-        return f"{self.label}: {counts}: {mean}; standard deviation between boards {self._share(*self.between)}{within}"
-
-    def _share(self, deviation: float, interval: statistics.Interval) -> str:
-        relative = statistics.Interval(interval.low / self.mean, interval.high / self.mean)
-        return f"{deviation / self.mean:.2%} {relative:.2%}"
+        return f"{self.label}: {counts}: {mean}; {spread}"
 
 
 def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) -> dict[Key, Pool]:
@@ -149,12 +145,3 @@ def _key(result: ExperimentResult) -> Key:
 
 def _boards(result: ExperimentResult) -> Sequence[str]:
     return result.environment.gpu_uuids if result.environment else ()
-
-
-def _with_interval(deviation: float, freedom: int) -> tuple[float, statistics.Interval]:
-    """Return a standard deviation with its 95 % interval, by χ²."""
-    from scipy.special import chdtri
-
-    tail = (1 - statistics.CONFIDENCE) / 2
-    low, high = (deviation * sqrt(freedom / float(chdtri(freedom, share))) for share in (tail, 1 - tail))
-    return deviation, statistics.Interval(low, high)

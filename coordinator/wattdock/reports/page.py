@@ -15,8 +15,8 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
-from wattdock.reports.cells import excerpts_at_difference, number, row_cells
-from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, points_of, timelines
+from wattdock.reports.cells import NOTHING, excerpts_at_difference
+from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of, timelines
 from wattdock.reports.wording import STATUSES, boundaries, fallback_text, power_profile_text, token_cost_texts
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from wattdock.analysis import statistics
     from wattdock.reports.chart_data import Point
     from wattdock.reports.encodings import Chart
     from wattdock.store import StoredResult
@@ -257,21 +256,20 @@ def _summary(points: Sequence[Point]) -> dict[str, Any]:
     # Joules always have a column: where they are unknown, the page says so.
     first, *others = Row.columns("on_page")
     names = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
-    lines = [(point, row_cells(point.row, names)) for point in points]
+    lines = [(point, point_cells(point, names)) for point in points]
     alike = [name for name in names[1:] if len(points) > 1 and len({cells[name] for _, cells in lines}) == 1]
     names = [name for name in names if name not in alike]
-    figures = {"energy_per_output_token_j": ("j_per_token", ".4g"), "output_tokens_per_s": ("tokens_per_s", ",.1f")}
 
-    def cell(point: Point, name: str, text: str) -> tuple[str, str]:
-        of_point, form = figures.get(name, ("", ""))
-        figure: statistics.Figure | None = getattr(point, of_point) if of_point else None
-        if figure is None:
-            return ("not measured" if name == first else text), ""
-        return number(figure.value, form), format(figure.interval, form) if figure.interval else ""
+    def cell(name: str, text: str) -> tuple[str, str]:
+        if name == first and text == NOTHING:
+            return "not measured", ""
+        # Only a number has an interval behind it.
+        value, bracket, ends = text.partition(" [") if Row.types()[name] is float else (text, "", "")
+        return value, bracket.strip() + ends
 
     return {
         "columns": list(zip(headings(names), are_numbers(names), strict=True)),
-        "lines": [(point, [cell(point, name, cells[name]) for name in names]) for point, cells in lines],
+        "lines": [(point, [cell(name, cells[name]) for name in names]) for point, cells in lines],
         "shared": list(zip(headings(alike), (lines[0][1][name] for name in alike), strict=True)),
     }
 

@@ -1,9 +1,7 @@
-"""Figures and tables for papers, as files: charts as PDF, SVG or PNG, results as Markdown, CSV or LaTeX."""
+"""Figures and tables for papers, as files: charts as PDF, SVG or PNG, results as Markdown or LaTeX."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
 from wattdock.reports.wording import boundaries
-from wattdock.store import COLUMNS, Row
+from wattdock.store import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +46,7 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "concat": {"spacing": 8},
 }
-# Columns of a printed table; a CSV file has every column.
+# Columns of a printed table.
 PRINTED = Row.columns("in_paper")
 HEADINGS = headings(PRINTED)
 NOTE = (
@@ -89,9 +87,8 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     if file.suffix not in formats:
         raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", "name such a file with -o")
     if kind == "table":
-        text = FORMS[file.suffix](points)
-        # A file of text is shown on a terminal as often as not; CSV is for programs, and holds what results hold.
-        content = (text if file.suffix == ".csv" else harmless(text)).encode()
+        # A file of text is shown on a terminal as often as not.
+        content = harmless(FORMS[file.suffix](points)).encode()
     else:
         import vl_convert as vlc
         from altair.utils.schemapi import debug_mode
@@ -165,16 +162,7 @@ def latex(points: Sequence[Point]) -> str:
     return "\n".join([*begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(points: Sequence[Point]) -> str:
-    """Return every column of the table of results, with distinct names; an unknown value is empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS)
-    writer.writeheader()
-    writer.writerows(vars(point.row) | {"name": point.label.removesuffix(f" {MARK}")} for point in points)
-    return out.getvalue()
-
-
-FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".csv": comma_separated, ".tex": latex}
+FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".tex": latex}
 
 
 def _cells(point: Point) -> list[str]:

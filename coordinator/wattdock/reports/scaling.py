@@ -32,7 +32,7 @@ GENERATED = ("bundled", "synthetic")
 # Settings of backends that say how a model is split; all others have to be equal on one curve.
 SPLIT_KEYS = {
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tp_size", "pp_size"),
-    *("device_map", "tp_plan", "data_parallel_scaling"),
+    *("device_map", "tp_plan"),
 }
 # Settings of how long a result was measured, and of its order; two results of one curve may differ in them.
 NOT_THE_WORK = {"min_duration_s", "min_requests", "seed"}
@@ -43,8 +43,8 @@ SAME_CONDITIONS = (
 )
 SINGLE_GPU = "one GPU"
 METHOD = (
-    "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size, "
-    "unless a kind says weak: as many for each replica. Joules of one result: with the interval of its uncertainty "
+    "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size. "
+    "Joules of one result: with the interval of its uncertainty "
     "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
     "Ratios: of these figures; 95 % interval from those of both, taken as independent. Medians of latency: of one "
     "result's requests, so not where several are pooled."
@@ -56,8 +56,7 @@ class SplitPoint:
     """One split in one setting.
 
     Attributes:
-        kind: Which way the model is split; points of one kind make a curve. "weak": each replica got the work that
-            one GPU gets, instead of a share of it.
+        kind: Which way the model is split; points of one kind make a curve.
         restarts: How many stand behind the figures.
         j_per_token, power_w: Over all GPUs used; None unless all results have them.
         ttft_p50_s, tpot_p50_s: None where an engine does not report it, or several results are pooled: their medians
@@ -171,12 +170,8 @@ class _Usable:
         return Split.of(self.environment.runner.parallelism)
 
     @property
-    def is_weak(self) -> bool:
-        return self.result.config.section.work_factor > 1
-
-    @property
-    def split_key(self) -> tuple[int, str, bool]:
-        return self.environment.gpu_count, self.split.label, self.is_weak
+    def split_key(self) -> tuple[int, str]:
+        return self.environment.gpu_count, self.split.label
 
 
 def scale(rows: Sequence[StoredResult]) -> Scaling:
@@ -246,7 +241,6 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
-    split, is_weak = same[0].split, same[0].is_weak
     measured = all(statistics.ENERGY in member.restarts for member in same)
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
@@ -255,8 +249,8 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     audits = [member.result.audit for member in same if member.result.audit]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
-        kind=f"{split.kind} (weak)" if is_weak else split.kind,
-        split=split.label,
+        kind=same[0].split.kind,
+        split=same[0].split.label,
         gpus=same[0].environment.gpu_count,
         restarts=len(restarts[statistics.SPEED]),
         tokens_per_s=restarts[statistics.SPEED].figure(),

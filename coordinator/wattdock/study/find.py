@@ -6,16 +6,15 @@ Reads journals only.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.files import JOURNAL, STUDIES, locked
+from wattdock.files import JOURNAL, STUDIES
 from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.study.folder import measured_passes, named_like
-from wattdock.study.journal import FAILED, LOCK, OK, STUDY, History, histories, read_journal
+from wattdock.study.journal import FAILED, OK, STUDY, History, histories, read_journal
 from wattdock.text import dotted, listed, matching_names, run_number, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
@@ -86,48 +85,15 @@ class EarlierStudy:
         )
         return sum(measured), sum(wanted.values())
 
-    def unfinished(self, study: Study) -> str:
-        """Return a line that says that this equal study could be continued."""
-        measured, wanted = self.passes(study)
-        return f"{self.name}, an equal study, has {measured} of {wanted} passes measured; this one begins anew"
-
     def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
         """Whether the study has neither a measured pass nor a failure that is to be retried."""
         failed = any(history.status == FAILED for history in self.histories(study).values())
         return not self.passes(study)[0] and not (retry_failed and failed)
 
-    @classmethod
-    def left_over(cls, study: Study, output_dir: Path, *, in_tasks: bool = False) -> EarlierStudy | None:
-        """Return the newest equal study of ours and of this name that has measured passes and work to do.
-
-        No coordinator runs that study. For a study in tasks, only collected results count. Unreadable journals are
-        skipped: a new run needs none of them.
-        """
-        folders = (output_dir / STUDIES).glob("*")
-        for path in sorted(folders, key=lambda folder: run_number(folder.name), reverse=True):
-            with suppress(OSError, StoreError):
-                if not named_like(path.name, study) or not (begun := _read(path)) or begun.distrust:
-                    continue
-                is_left = not all(history.is_done(retry_failed=False) for history in begun.histories(study).values())
-                is_equal = begun.head["digest"] == study.digest
-                if not is_equal or not is_left or begun.in_tasks != in_tasks:
-                    continue
-                if in_tasks or (begun.passes(study)[0] and not begun.is_running()):
-                    return begun
-        return None
-
     @property
     def in_tasks(self) -> bool:
         """Whether the study was begun on a cluster, where tasks measure it."""
         return "fleet" in self.head
-
-    def is_running(self) -> bool:
-        """Whether a coordinator holds the study's lock, or the lock cannot be read."""
-        try:
-            with locked(self.path / LOCK):
-                return False
-        except OSError:
-            return True
 
 
 def find_study(name: str, output_dir: Path) -> EarlierStudy:
@@ -202,8 +168,8 @@ def study_to_resume(
         return None
 
     # Tasks keep their passes in folders of their own.
-    def preference(begun: EarlierStudy) -> tuple[bool, str]:
-        return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), begun.path.name
+    def preference(begun: EarlierStudy) -> tuple[bool, int]:
+        return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), run_number(begun.path.name)
 
     chosen = max(candidates, key=preference)
     if chosen.distrust:

@@ -47,7 +47,6 @@ class RunState:
         stopping: Whether it stops after the pass that is under way.
     """
 
-    study_id: str = ""
     experiment: str = ""
     doing: str = ""
     stage: str = ""
@@ -93,9 +92,7 @@ class RunState:
         match event:
             case events.StudyStarted() | events.RestartStarted():
                 self.passes_left, self.passes, self.time_left = event.passes_left, event.passes, event.time_left
-                if isinstance(event, events.StudyStarted):
-                    self.study_id = event.study_id
-                else:
+                if isinstance(event, events.RestartStarted):
                     self.experiment, self.restart, self.restarts = event.experiment, event.restart, event.restarts
                     self.gpus = tuple(uuid[:MOST_NAME] for uuid in event.gpus[:MOST_GPUS])
                     self._begin("", "begins", at_s)

@@ -1,4 +1,4 @@
-"""Check engine arguments against the names and types that a backend declares, or that the engine's source declares.
+"""Check engine arguments: names and types that a backend declares, or names that the engine's source declares.
 
 The source is parsed, never imported: importing an engine takes seconds and loads torch, and a runner must answer at
 once.
@@ -12,7 +12,6 @@ import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -25,29 +24,19 @@ if TYPE_CHECKING:
 
 # How many valid names an error lists where none is like the name that is wrong.
 MOST_NAMES_LISTED = 30
-# JSON types by the names that annotations have; values of any other type only the engine can judge.
-JSON_TYPES: dict[str, tuple[type, ...]] = {
-    **{kind.__name__: (kind,) for kind in (bool, dict, float, int, list, str)},
-    **dict.fromkeys(("List", "set", "tuple"), (list,)),
-    **dict.fromkeys(("NonNegativeInt", "PositiveInt"), (int,)),
-    "Dict": (dict,),
-    "None": (type(None),),
-    "NonNegativeFloat": (float,),
-}
-# Annotations whose first argument is the type, the others metadata; SGLang calls its own `A`.
-METADATA = ("Annotated", "A")
-ANY_JSON: tuple[type, ...] = (bool, dict, float, int, list, str, type(None))
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An engine argument: its JSON types, and its allowed values (empty: any).
+    """An engine argument that wattdock passes on.
 
     Attributes:
+        types: Its JSON types; empty leaves values to the engine's own checks.
+        choices: Its allowed values; empty allows any.
         refused: Why wattdock takes no value though the engine has the argument, and what to do instead; else empty.
     """
 
-    types: tuple[type, ...]
+    types: tuple[type, ...] = ()
     choices: tuple[object, ...] = ()
     refused: str = ""
 
@@ -80,7 +69,7 @@ def parse_engine_args(text: str) -> dict[str, Any]:
 
 
 def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument], engine: str) -> None:
-    """Accept engine arguments only if every name is declared and every value has its declared type.
+    """Accept engine arguments only if every name is declared and every value has one of the declared types.
 
     Args:
         engine: Name and version of what declares them: an argument may be another version's.
@@ -96,14 +85,14 @@ def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, 
             raise InvalidRequest(f"engine argument {name!r} is not taken: {argument.refused}")
         types = (*argument.types, int) if float in argument.types else argument.types
         # bool is an int in Python, but `true` is no number to whoever wrote it.
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        is_typed = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
+        if types and not is_typed:
             wanted = " or ".join(sorted({_json_name(kind) for kind in argument.types}))
             given = _json_name(type(value))
             raise InvalidRequest(f"engine argument {name!r} must be {wanted}, not {given} ({value!r})")
-        # Engines lower or raise some texts before they compare.
-        if argument.choices and str(value).lower() not in [str(choice).lower() for choice in argument.choices]:
+        if argument.choices and value not in argument.choices:
             choices = ", ".join(json.dumps(choice) for choice in argument.choices)
-            raise InvalidRequest(f"{engine}: engine argument {name!r} must be one of {choices}, not {value!r}")
+            raise InvalidRequest(f"engine argument {name!r} must be one of {choices}, not {value!r}")
 
 
 def takeable(declared: Mapping[str, Argument]) -> list[str]:
@@ -152,72 +141,16 @@ def _fields_in(source: Path, *classes: str) -> dict[str, Argument]:
 
     A class or a base that the file does not define has no fields.
     """
-    defined = {node.name: node for node in _parsed(source).body if isinstance(node, ast.ClassDef)}
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    defined = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
     arguments: dict[str, Argument] = {}
     for node in (defined[name] for name in classes or defined if name in defined):
         if bases := [base.id for base in node.bases if isinstance(base, ast.Name)]:
             arguments |= _fields_in(source, *bases)
         fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
-        kinds = {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
-        public = {name: kind for name, kind in kinds.items() if not name.startswith("_")}
-        arguments |= {name: Argument(_types(kind), _choices(kind, source) or ()) for name, kind in public.items()}
+        names = [field.target.id for field in fields if isinstance(field.target, ast.Name)]
+        arguments |= {name: Argument() for name in names if not name.startswith("_")}
     return arguments
-
-
-@cache
-def _parsed(source: Path) -> ast.Module:
-    return ast.parse(source.read_text(encoding="utf-8"))
-
-
-def _choices(annotation: ast.expr, source: Path) -> tuple[object, ...] | None:
-    """Return the values of an annotation in a file that allows a closed set; None where others are valid, too."""
-    if isinstance(annotation, ast.Name):
-        return _aliased(annotation.id, source)
-    if isinstance(annotation, ast.BinOp):
-        parts = [annotation.left, annotation.right]
-    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
-        parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-    else:
-        return None
-    values: list[object] = []
-    for part in parts:
-        # A Literal holds values and other types of values; a union holds types and None.
-        found = (part.value,) if isinstance(part, ast.Constant) else _choices(part, source)
-        if found is None:
-            return None
-        values += found
-    return tuple(values)
-
-
-def _aliased(name: str, source: Path) -> tuple[object, ...] | None:
-    """Return the values of a type that a file defines, or imports from a file beside its package."""
-    for node in _parsed(source).body:
-        if isinstance(node, ast.Assign) and name in [getattr(target, "id", "") for target in node.targets]:
-            return _choices(node.value, source)
-        if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
-            place = Path(*str(node.module).split(".")).with_suffix(".py")
-            files = [folder / place for folder in source.parents if (folder / place).is_file()]
-            return _aliased(name, files[0]) if files else None
-    return None
-
-
-def _types(annotation: ast.expr) -> tuple[type, ...]:
-    """Return the JSON types of an annotation; any type where only the engine can judge."""
-    if isinstance(annotation, ast.BinOp):
-        return _types(annotation.left) + _types(annotation.right)
-    if isinstance(annotation, ast.Subscript):
-        name = getattr(annotation.value, "id", "")
-        inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-        if name == "Literal":
-            return tuple(type(item.value) for item in inner if isinstance(item, ast.Constant))
-        if name in METADATA:
-            return _types(inner[0])
-        if name in ("Union", "Optional"):
-            types = tuple(kind for part in inner for kind in _types(part))
-            return (*types, type(None)) if name == "Optional" else types
-        return JSON_TYPES.get(name, ANY_JSON)
-    name = str(annotation.value) if isinstance(annotation, ast.Constant) else getattr(annotation, "id", "")
-    return JSON_TYPES.get(name, ANY_JSON)
 
 
 def json_ready(value: Any) -> Any:

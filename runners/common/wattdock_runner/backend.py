@@ -202,7 +202,7 @@ class Backend:
         gpu_library, gpu_probe: What computes on GPUs, and a Python program that prints the version of CUDA and the
             number of GPUs that it sees as its last two words.
         arrivals: The kinds of arrival that the engine can serve.
-        engine_arguments: Valid names and types; None where the engine that declares them is not installed.
+        engine_arguments: Valid names, with types where wattdock checks them; None where the engine is not installed.
         needs_folder: Whether a load needs a model's folder.
         can_replicate: Whether several processes may serve a workload, each with its copy (`data_parallel_size`).
         caveats: Findings that every diagnosis repeats.

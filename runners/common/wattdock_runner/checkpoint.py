@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
-from wattdock_proto.weight_names import INDEX, ONE_SET, WEIGHTS, names_in, weight_names
+from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, names_in, weight_names
 from wattdock_runner.backend import Chat
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Settings of AutoGPTQ and AutoAWQ outside config.json, where transformers does not look for them.
 LEGACY_CONFIGS = ("quantize_config.json", "quant_config.json")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 # Generation settings of a checkpoint that apply or change no output; every other setting is ignored with a warning.
 HARMLESS_GENERATION_SETTINGS = {
     "_from_model_config",
@@ -167,35 +166,21 @@ def _encode(tokenizer: Any, content: str | Chat, template: ChatTemplate | None, 
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-def weight_files(path: Path, backend: str = "", load_format: object = None) -> set[Path]:
+def weight_files(path: Path) -> set[Path]:
     """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names.
 
     Raises:
-        InvalidRequest: The backend's engine reads other files, whose digests no result holds.
+        InvalidRequest: The index of weights cannot be read.
     """
-    try:
-        names = weight_names(names_in(path, backend), lambda: _indexed(path / INDEX), backend, load_format)
-    except ValueError as error:
-        raise InvalidRequest(f"{path}: {error}; {ONE_SET}") from error
-    return {path / name for name in names}
 
-
-def _indexed(index: Path) -> set[str]:
-    try:
-        with index.open("rb") as file:
+    def indexed() -> set[str]:
+        with (path / INDEX).open("rb") as file:
             return indexed_names(file.read(MAX_HEADER_BYTES + 1))
+
+    try:
+        return {path / name for name in weight_names(names_in(path), indexed)}
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{index} is not a weight index ({error!r}); download the model again") from error
-
-
-def require_same_weights(path: Path, backend: str, load_format: object = None) -> None:
-    """Refuse a folder without weights, or from which an engine reads other weights than transformers.
-
-    Raises:
-        InvalidRequest: As `weight_files`, or there are none.
-    """
-    if not (path.is_dir() and weight_files(path, backend, load_format)):
-        raise InvalidRequest(f"{backend} cannot load {path}: it holds no {WEIGHTS}, and no {INDEX}")
+        raise InvalidRequest(f"{path / INDEX} is not a weight index ({error!r}); download the model again") from error
 
 
 @contextmanager

@@ -72,11 +72,11 @@ class FolderModel:
         )
 
 
-def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str, backend: str) -> FolderModel:
+def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> FolderModel:
     """Return what transformers reads from the folder of `order`, without its weights, for an engine that needs a GPU.
 
     Raises:
-        InvalidRequest: Transformers cannot read it, or it has no weights where none are to be drawn.
+        InvalidRequest: Transformers cannot read it.
         WrongState: Torch sees other GPUs than asked for, or none.
     """
     try:
@@ -86,8 +86,6 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str, bac
         )
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot read {order.model_path}: {error}") from error
-    if order.random_weights is None:
-        checkpoint.require_same_weights(order.model_path, backend)
     gpus = torch_gpus(torch.cuda)
     require_gpus(order.gpu_uuids, gpus, "torch")
     if not gpus:

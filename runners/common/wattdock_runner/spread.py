@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import REPLICAS, Arrival, Rank
+from wattdock_runner.backend import REPLICAS, Rank
 from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
 from wattdock_runner.recorder import merged
 from wattdock_runner.worker import CANCELLED, DONE, FAILED, GENERATE, LOAD, MAY_END, READY, STOP, Board
@@ -232,11 +232,6 @@ class Replicas(Workers):
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Give each replica its share of the requests in flight; a replica with room takes the next request."""
-        if workload.arrival is Arrival.SINGLE or workload.in_flight % self.reporting:
-            raise InvalidRequest(
-                f"{workload.in_flight} request(s) in flight cannot be shared out "
-                f"among {self.reporting} replicas equally"
-            )
         share = replace(workload, in_flight=workload.in_flight // self.reporting)
         super().generate(share, prompts, recorder)
 
@@ -272,14 +267,9 @@ def start_workers(backend: Backend, order: LoadOrder) -> Workers | None:
     Raises:
         InvalidRequest: The order asks for a number of processes that cannot be.
     """
-    count = order.replicas
-    if count < 1:
-        raise InvalidRequest(f"{REPLICAS} must be at least 1, not {count}")
+    if order.replicas > 1:
+        return Replicas(backend.name, order, order.replicas)
     ranks = backend.ranks(order)
-    if count > 1 and ranks > 1:
-        raise InvalidRequest(f"{REPLICAS} is {count}, and each would be split over {ranks}; choose one of the two")
-    if count > 1:
-        return Replicas(backend.name, order, count)
     return Ranks(backend.name, order, ranks) if ranks > 1 else None
 
 

@@ -154,20 +154,8 @@ def test_replicas_go_on_until_the_client_lets_the_pass_end(fake: Runner, arrival
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"), [({"in_flight": 3}, "3 request(s)"), ({"arrival": pb.ARRIVAL_SINGLE}, "1 request(s)")]
-)
-def test_requests_in_flight_that_cannot_be_shared_out_are_refused(
-    fake: Runner, fields: dict[str, object], words: str
-) -> None:
-    """Unequal replicas would measure the sharing out."""
-    code, detail = fake.refused_pass(workload(**fields), [ids_prompt(3)])
-    assert (code, words in detail) == ("INVALID_ARGUMENT", True), detail
-    assert fake.generate(workload(in_flight=2), [ids_prompt(3)] * 2).summary.requests == 2
-
-
-@pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
-    [({"data_parallel_size": 0}, (), "at least 1"), (TWO, ("GPU-a",), "there are 1 GPUs; each replica takes one")],
+    [(TWO, ("GPU-a",), "there are 1 GPUs; each replica takes one")],
 )
 def test_replicas_that_cannot_be_are_refused(
     bare: Runner, model_path: Path, arguments: dict[str, object], gpus: tuple[str, ...], words: str

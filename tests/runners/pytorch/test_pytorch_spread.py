@@ -111,9 +111,6 @@ def kill_mid_pass(runner: Runner, called: str) -> None:
     ("arguments", "words"),
     [
         ({"tp_plan": "auto"}, "at least 2 GPUs, not 0"),
-        ({"tp_size": 2}, "needs tp_plan: auto"),
-        ({**TENSOR, "device_map": "auto"}, "exclude each other"),
-        ({**TENSOR, **DATA}, "choose one of the two"),
     ],
 )
 def test_splits_that_cannot_be_are_refused(

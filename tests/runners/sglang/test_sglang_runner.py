@@ -100,7 +100,6 @@ def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Run
         ({"json_model_override_args": "{}"}, "INVALID_ARGUMENT", "another model would run"),
         ({"speculative_algorithm": "NGRAM"}, "INVALID_ARGUMENT", "nobody would count"),
         ({"mem_fraction_statik": 0.5}, "INVALID_ARGUMENT", "nearest: 'mem_fraction_static'"),
-        ({"mem_fraction_static": "x"}, "INVALID_ARGUMENT", "must be a number or null"),
         ({"api_key": "x"}, "INVALID_ARGUMENT", "has no argument 'api_key'"),
         ({"mem_fraction_static": 7.0}, "INVALID_ARGUMENT", "mem_fraction_static must be in (0, 1), got 7.0"),
     ],
@@ -108,7 +107,7 @@ def test_replicas_each_have_a_server_and_a_gpu(runners: SharedRunners, bare: Run
 def test_an_argument_that_cannot_be_had_is_refused(
     bare: Runner, folder: Path, engine_args: dict[str, object], code: str, named: str
 ) -> None:
-    """By its name and type before anything starts, or by the server itself."""
+    """By its name before anything starts, or by the server itself."""
     order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS, "engine_args": engine_args}
     status, detail = bare.refused_load(folder, **order)
     assert (status, named in detail) == (code, True), detail

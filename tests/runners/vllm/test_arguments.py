@@ -52,10 +52,6 @@ def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     file = tmp_path / "vllm/engine/arg_utils.py"
     file.parent.mkdir(parents=True)
     file.write_text(SOURCE)
-    (tmp_path / "vllm/config").mkdir()
-    (tmp_path / "vllm/config/cache.py").write_text(
-        'Small = Literal["fp8", "int8"]\nCacheDType = Literal["auto", Small]\n'
-    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(VLLM_FOLDER)
     monkeypatch.delitem(sys.modules, "wattdock_vllm", raising=False)
@@ -69,15 +65,6 @@ def test_arguments_are_the_fields_that_wattdock_does_not_set_itself(arguments: A
     offered = ["enforce_eager", "kv_cache_dtype", "load_format", "max_model_len", "plugins", "serve", "spec_method"]
     offered.append("speculative_config")
     assert takeable(arguments.VllmBackend.engine_arguments) == offered
-
-
-def test_values_are_those_of_the_types_that_the_source_imports(arguments: Any) -> None:
-    """A type that also takes any text, as load_format's, has no closed set."""
-    declared = arguments.VllmBackend.engine_arguments
-    assert declared["kv_cache_dtype"].choices == ("auto", "fp8", "int8", None)
-    check_engine_args({"kv_cache_dtype": "FP8", "load_format": "any"}, declared, "vllm 0.32.0")
-    with pytest.raises(InvalidRequest, match=r"^vllm 0.32.0: .*'kv_cache_dtype' .* \"fp8\", \"int8\", null, not 'fp9'"):
-        check_engine_args({"kv_cache_dtype": "fp9"}, declared, "vllm 0.32.0")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,11 @@ def test_arguments_that_the_engine_keeps_by_other_names_are_read_back(bare: tupl
         ({"engine_args": {"load_format": "safetensors"}}, "INVALID_ARGUMENT", "random weights are not read"),
         ({"engine_args": {"load_format": "pt"}, "random_weights": None}, "INVALID_ARGUMENT", "that can run code"),
         ({"engine_args": {"load_format": "dummy"}, "random_weights": None}, "INVALID_ARGUMENT", "would pass for"),
-        ({"engine_args": {"speculative_config": {"model": "/nowhere"}}}, "INVALID_ARGUMENT", "cannot load /nowhere"),
+        (
+            {"engine_args": {"speculative_config": {"model": "/nowhere"}}},
+            "INVALID_ARGUMENT",
+            "cannot draft with /nowhere",
+        ),
         ({"engine_args": {"speculative_config": {"draft_load_config": {}}}}, "INVALID_ARGUMENT", "that run code"),
     ],
 )

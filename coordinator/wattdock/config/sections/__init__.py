@@ -115,7 +115,6 @@ class BackendSection(BaseModel):
     needs_gpu: ClassVar[bool] = False
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
-    # Methods of quantisation whose weights the engine unpacks where it has no GPU.
     # The setting that switches the engine's prefix cache on.
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
     # The setting that bounds the positions of a request; "" where the engine has none.
@@ -149,11 +148,6 @@ class BackendSection(BaseModel):
     @property
     def replicas(self) -> int:
         """Equal engines that serve the workload together."""
-        return 1
-
-    @property
-    def work_factor(self) -> int:
-        """Factor of `workload`: the number of replicas under weak scaling, else 1."""
         return 1
 
     def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
@@ -251,14 +245,17 @@ class ReplicableSection(BackendSection):
 
     Attributes:
         data_parallel_size: Independent engines, each with the whole model on a GPU of its own, that take requests from
-            one queue.
-        data_parallel_scaling: Whether `workload` is that of all engines or of each. "strong": `batch_size` is shared
-            out among them; "weak": `batch_size`, `min_requests`, `prompts.count` and `rate_per_s` count for
-            each of them.
+            one queue; `batch_size` is shared out among them.
     """
 
     data_parallel_size: Positive = 1
-    data_parallel_scaling: Literal["strong", "weak"] = "strong"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares_work_out(cls, settings: Any) -> Any:
+        """Leave out what published studies say of replicas, the only way there is."""
+        shared = isinstance(settings, dict) and settings.get("data_parallel_scaling") == "strong"
+        return {name: settings[name] for name in settings if name != "data_parallel_scaling"} if shared else settings
 
     @model_validator(mode="after")
     def _one_way_to_split(self) -> Self:
@@ -283,27 +280,17 @@ class ReplicableSection(BackendSection):
         """Equal engines that serve the workload together."""
         return self.data_parallel_size
 
-    @property
-    def work_factor(self) -> int:
-        """Factor of `workload`: the number of replicas under weak scaling, else 1."""
-        return self.data_parallel_size if self.data_parallel_scaling == "weak" else 1
-
     def require_servable(self, workload: WorkloadSpec) -> None:
         """Accept requests in flight that can be shared out equally.
 
         Raises:
             ValueError: Holds both values.
         """
-        in_flight = workload.batch_size * self.work_factor
-        if in_flight % self.replicas or (workload.arrival == "single" and self.replicas > 1):
+        if workload.batch_size % self.replicas or (workload.arrival == "single" and self.replicas > 1):
             raise ValueError(
                 f"batch_size: {workload.batch_size} with arrival: {workload.arrival} cannot be shared out among "
-                f"data_parallel_size: {self.replicas} engines equally; take a multiple, or data_parallel_scaling: weak"
+                f"data_parallel_size: {self.replicas} engines equally; take a multiple"
             )
-
-    def engine_args(self) -> dict[str, Any]:
-        """Return what the runner's engine is given, apart from `dtype`."""
-        return self.model_dump(exclude={"dtype", "data_parallel_scaling"}, exclude_unset=True, exclude_defaults=True)
 
 
 def section_class(backend: str) -> type[BackendSection]:

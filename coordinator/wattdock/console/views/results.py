@@ -225,8 +225,7 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for name, host_j in (result.energy.host_j if result.energy else {}).items():
         yield f"  {name}", f"{_joules(host_j)} (RAPL, whole host; in no other figure)"
     if split := result.data_parallel:
-        meaning, _, _ = split.scaling_meaning.partition(":")
-        yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each ({meaning})"
+        yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each"
         for replica in split.replicas:
             work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
             waited = f"waited {replica.tail_s or 0.0:.2f} s for the others: {_joules(replica.tail_idle_j)}"

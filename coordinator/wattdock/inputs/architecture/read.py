@@ -38,11 +38,6 @@ NOT_ZERO = (
 )
 # More layers than any model has, public models some hundred: engines make lists of them.
 MOST_LAYERS = 1_000
-# Kinds of state-space layers, some beside attention.
-STATE_SPACE = (
-    *("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "mamba", "mamba2"),
-    *("nemotron_h", "plamo2", "zamba", "zamba2"),
-)
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
@@ -57,8 +52,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     config = {key: value for key, value in whole.items() if value is not None or key == "sliding_window"}
     # Another kind may give these keys another meaning.
     if isinstance(kind := config.get("model_type", ""), str) and kind not in FAMILIES:
-        what = "has state-space layers, which are not counted" if kind in STATE_SPACE else "is not known"
-        raise UnknownArchitectureError(f"model_type {kind!r} {what} here: no FLOPs, and no memory forecast")
+        raise UnknownArchitectureError(f"model_type {kind!r} is not known here: no FLOPs, and no memory forecast")
     for expected, keys in KINDS.items():
         for key in keys:
             value = config.get(key)

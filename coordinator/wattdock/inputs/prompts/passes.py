@@ -115,7 +115,7 @@ class PromptSet:
         Raises:
             ConfigError: The file cannot be read.
         """
-        return _least_requests(config.total_workload, read_source(config, None))
+        return _least_requests(config.workload, read_source(config, None))
 
     @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
@@ -124,7 +124,7 @@ class PromptSet:
         Raises:
             ConfigError: The source cannot be read or used.
         """
-        work, source = config.total_workload, read_source(config, None)
+        work, source = config.workload, read_source(config, None)
         requests = _least_requests(work, source)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
         return PromptSummary.of(work, source, arrivals_ns, requests=requests)
@@ -155,7 +155,7 @@ def load_prompts(
     Raises:
         ConfigError: The source cannot be read or used; the message names file and line.
     """
-    work, draw = config.total_workload, (restart, min(pass_index, config.repeats.passes))
+    work, draw = config.workload, (restart, min(pass_index, config.repeats.passes))
     source = read_source(config, vocab_size)
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     prompt_lengths, answer_lengths = _lengths(config, source)
@@ -214,7 +214,7 @@ def _with_ids(
     vocab_size: int | None,
 ) -> tuple[tuple[Item, ...], tuple[int, ...] | None]:
     """Return a pass's prompts with ids in place of lengths, and how many of their tokens earlier prompts held."""
-    work = config.total_workload
+    work = config.workload
     if config.section.caches_prefixes:
         # The prefix cache of a shared runner must not serve one experiment what it computed for another.
         settings = [config.workload.model_dump(mode="json"), config.section.model_dump(mode="json")]
@@ -234,7 +234,7 @@ def _with_ids(
 
 
 def _lengths(config: ExperimentConfig, source: Source | None) -> tuple[Lengths | None, Lengths]:
-    work = config.total_workload
+    work = config.workload
     new, answers = (
         Lengths(each.mean_tokens, each.min, each.max) for each in (work.prompts.input_lengths, work.output_lengths)
     )
@@ -326,7 +326,7 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
         ConfigError: The source cannot be read, or holds text that the model cannot take, or an open loop's arrivals
             cannot be had.
     """
-    work = config.total_workload
+    work = config.workload
     source = read_source(config, vocab_size)
     _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
     if source is None:
