@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_core_python.selenium import Axe
+from make.rows import row
 from make.stored import rows
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -35,10 +36,14 @@ return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) =
 LEGEND = """
 return [...document.querySelectorAll("#timeline-chart .role-legend-label text")].map((label) => label.textContent)
 """
+TEXTS_OF_LEGEND = """
+return [...document.querySelectorAll("[data-chart=pareto] .role-legend-label tspan")].map((line) => line.textContent)
+"""
 TICKS = """
 return [...document.querySelectorAll("#timeline-chart .role-axis-label text")].map((label) => label.textContent)
 """
 INK = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-title text")).fill'
+GRID = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-grid line")).stroke'
 IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
 # Cells of the summary that a window of a phone cuts off.
 CUT_OFF = """
@@ -52,6 +57,29 @@ return [...document.querySelectorAll("p.quiet")].filter((text) => text.offsetHei
     return lines < 2 ? 0 : Math.floor(text.textContent.trim().length / lines);
 })
 """
+# What a browser prints: whether charts were drawn anew before it lays the page out, and what is folded or cut off.
+PAPER = """
+const [done] = arguments, cut = (part) => part.getBoundingClientRect().right > document.body.clientWidth + 1;
+dispatchEvent(new Event("beforeprint"));
+setTimeout(() => done({
+    late: document.documentElement.dataset.paper ?? "",
+    folded: document.querySelectorAll("main details:not([open], #summary details, .chart details)").length,
+    cut: [...document.querySelectorAll("table, p, .chart svg")].filter(cut).length,
+    advice: document.querySelector(".on-screen").offsetWidth,
+}), 0);
+"""
+# A sheet of A4 on its long side, less its margins, in pixels of CSS.
+SHEET = {"width": 1032, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+# Charts that are wider than their place, or whose names leave less than a quarter of it to the figures.
+CRAMPED = """
+return [...document.querySelectorAll("[data-chart]")].filter((place) => {
+    const [chart, figures] = ["svg", ".background"].map((part) => place.querySelector(part).getBoundingClientRect().width);
+    return chart > place.clientWidth + 2 || figures < place.clientWidth / 4;
+}).map((place) => place.dataset.chart)
+"""
+LONG_NAME = (
+    "/data/projects/department-of-linguistics/checkpoints/llama-3.1-8b-instruct/finetuned-2026-10-01/run-17/step-123456"
+)
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
 
@@ -170,6 +198,23 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def test_on_paper_a_report_is_light_open_and_whole(browser: Chrome, gpu_study: Path) -> None:
+    """Printed from a dark screen wider than the sheet; afterwards the screen is as it was."""
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    with wide(browser, 1600, "dark"):
+        opened(browser, gpu_study)
+        folded = len(browser.find_elements(By.CSS_SELECTOR, "main details:not([open])"))
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SHEET)
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+        assert browser.execute_async_script(PAPER) == {"late": "", "folded": 0, "cut": 0, "advice": 0}
+        assert (browser.execute_script(GROUND), browser.execute_script(INK)) == (LIGHT, "rgb(0, 0, 0)")
+        assert browser.execute_script(GRID) == "rgb(228, 232, 236)"
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.execute_script('dispatchEvent(new Event("afterprint"))')
+        until_drawn(browser)
+        assert len(browser.find_elements(By.CSS_SELECTOR, "main details:not([open])")) == folded
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("pixels", [360, 800, 1600])
 def test_a_report_is_accessible_and_fits_a_phone_and_a_wide_screen(
@@ -207,3 +252,28 @@ def test_what_keeps_results_from_being_published_leads_to_its_figures(browser: C
     check = browser.find_element(By.ID, "check-weights")
     assert check.get_attribute("open")
     assert "random(uniform" in check.text
+
+
+@pytest.mark.parametrize("pixels", [360, 800, 1600])
+def test_long_names_leave_room_for_figures(browser: Chrome, tmp_path: Path, pixels: int) -> None:
+    """A model's path, twelve settings that differ, the longest name of a GPU: wrapped, in charts and in tables."""
+    results = []
+    for at in range(3):
+        settings = {f"a_setting_of_the_engine_{nth}": at * nth for nth in range(12)}
+        named = {
+            "config.fake": settings,
+            "environment.gpu_names": ["NVIDIA RTX PRO 6000 Blackwell Workstation Edition"],
+        }
+        model = {
+            "environment.model.name": LONG_NAME,
+            "config.workload.batch_size": at + 1,
+            "experiment_id": f"{at}" * 64,
+        }
+        results.append(row(f"{at}", {"config.name": "", **named, **model}, restarts=[1.0 + at, 1.1 + at, 1.2 + at]))
+    write_report(results, tmp_path / "report.html", title=LONG_NAME)
+    with wide(browser, pixels):
+        visit(browser, tmp_path / "report.html")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= pixels
+        assert browser.execute_script(CRAMPED) == []
+        legend = browser.execute_script(TEXTS_OF_LEGEND)
+        assert "".join(legend).replace(" ", "").count(LONG_NAME) >= 1
