@@ -73,8 +73,8 @@ SHEET = {"width": 1032, "height": 700, "deviceScaleFactor": 1, "mobile": False}
 # Charts that are wider than their place, or whose names leave less than a quarter of it to the figures.
 CRAMPED = """
 return [...document.querySelectorAll("[data-chart]")].filter((place) => {
-    const [chart, figures] = ["svg", ".background"].map((part) => place.querySelector(part).getBoundingClientRect().width);
-    return chart > place.clientWidth + 2 || figures < place.clientWidth / 4;
+    const [chart, figures] = ["svg", ".background"].map((part) => place.querySelector(part).getBoundingClientRect());
+    return chart.width > place.clientWidth + 2 || figures.width < place.clientWidth / 4;
 }).map((place) => place.dataset.chart)
 """
 LONG_NAME = (
