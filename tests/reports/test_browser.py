@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,6 +42,11 @@ return [...document.querySelectorAll("[data-chart=pareto] .role-legend-label tsp
 """
 TICKS = """
 return [...document.querySelectorAll("#timeline-chart .role-axis-label text")].map((label) => label.textContent)
+"""
+# The ends of each span's name in the strip at the timeline's top.
+NAMES_OF_SPANS = """
+return [...document.querySelectorAll("#timeline-chart .role-mark.mark-text text")].filter((name) => name.textContent)
+    .map((name) => [name.textContent, name.getBoundingClientRect().left, name.getBoundingClientRect().right])
 """
 INK = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-title text")).fill'
 GRID = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-grid line")).stroke'
@@ -153,7 +159,7 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
         for axes in titles.values()
         for text in axes
     )
-    assert browser.find_element(By.CSS_SELECTOR, ".verdict").text == "None of the 5 results may be published."
+    assert browser.find_element(By.CSS_SELECTOR, ".verdict").text == "None of the 5 results may be published; 1 failed."
     assert_quiet(browser, file)
 
 
@@ -196,6 +202,23 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     browser.execute_script('dispatchEvent(new Event("afterprint"))')
     assert browser.execute_script(folded) > 0
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize(("pixels", "names"), [(360, ["idle", "load"]), (1600, ["idle", "launch", "load"])])
+def test_a_span_is_named_where_its_name_has_room(
+    browser: Chrome, gpu_study: Path, pixels: int, names: list[str]
+) -> None:
+    """A launch of 2 of 15 s has none on a phone, where it ran into the load's name."""
+    with wide(browser, pixels):
+        opened(browser, gpu_study)
+        run = Select(browser.find_element(By.ID, "run"))
+        run.select_by_visible_text(next(text.text for text in run.options if text.text.startswith("one that fails")))
+
+        def found() -> list[tuple[str, float, float]]:
+            return sorted(browser.execute_script(NAMES_OF_SPANS), key=lambda name: float(name[1]))
+
+        WebDriverWait(browser, 30).until(lambda _: [name for name, *_ in found()] == names)
+        assert all(right <= left for (*_, right), (_, left, _) in pairwise(found()))
 
 
 def test_on_paper_a_report_is_light_open_and_whole(browser: Chrome, gpu_study: Path) -> None:

@@ -120,6 +120,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         words=WORDS,
         points=points,
         publishable_count=sum(point.row.publishable is True for point in points),
+        failed_count=sum(point.row.status == "failed" for point in points),
         questions=_questions(points),
         disturbed=disturbed_note(points),
         fallback_text=fallback_text,
