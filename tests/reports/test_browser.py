@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_core_python.selenium import Axe
+from make.rows import row
 from make.stored import rows
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -35,10 +37,19 @@ return Object.fromEntries([...document.querySelectorAll(".chart")].map((place) =
 LEGEND = """
 return [...document.querySelectorAll("#timeline-chart .role-legend-label text")].map((label) => label.textContent)
 """
+TEXTS_OF_LEGEND = """
+return [...document.querySelectorAll("[data-chart=pareto] .role-legend-label tspan")].map((line) => line.textContent)
+"""
 TICKS = """
 return [...document.querySelectorAll("#timeline-chart .role-axis-label text")].map((label) => label.textContent)
 """
+# The ends of each span's name in the strip at the timeline's top.
+NAMES_OF_SPANS = """
+return [...document.querySelectorAll("#timeline-chart .role-mark.mark-text text")].filter((name) => name.textContent)
+    .map((name) => [name.textContent, name.getBoundingClientRect().left, name.getBoundingClientRect().right])
+"""
 INK = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-title text")).fill'
+GRID = 'return getComputedStyle(document.querySelector("[data-chart=intervals] .role-axis-grid line")).stroke'
 IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
 # Cells of the summary that a window of a phone cuts off.
 CUT_OFF = """
@@ -52,6 +63,29 @@ return [...document.querySelectorAll("p.quiet")].filter((text) => text.offsetHei
     return lines < 2 ? 0 : Math.floor(text.textContent.trim().length / lines);
 })
 """
+# What a browser prints: whether charts were drawn anew before it lays the page out, and what is folded or cut off.
+PAPER = """
+const [done] = arguments, cut = (part) => part.getBoundingClientRect().right > document.body.clientWidth + 1;
+dispatchEvent(new Event("beforeprint"));
+setTimeout(() => done({
+    late: document.documentElement.dataset.paper ?? "",
+    folded: document.querySelectorAll("main details:not([open], #summary details, .chart details)").length,
+    cut: [...document.querySelectorAll("table, p, .chart svg")].filter(cut).length,
+    advice: document.querySelector(".on-screen").offsetWidth,
+}), 0);
+"""
+# A sheet of A4 on its long side, less its margins, in pixels of CSS.
+SHEET = {"width": 1032, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+# Charts that are wider than their place, or whose names leave less than a quarter of it to the figures.
+CRAMPED = """
+return [...document.querySelectorAll("[data-chart]")].filter((place) => {
+    const [chart, figures] = ["svg", ".background"].map((part) => place.querySelector(part).getBoundingClientRect());
+    return chart.width > place.clientWidth + 2 || figures.width < place.clientWidth / 4;
+}).map((place) => place.dataset.chart)
+"""
+LONG_NAME = (
+    "/data/projects/department-of-linguistics/checkpoints/llama-3.1-8b-instruct/finetuned-2026-10-01/run-17/step-123456"
+)
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 DARK, LIGHT = "rgb(20, 23, 27)", "rgb(255, 255, 255)"
 
@@ -125,7 +159,7 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
         for axes in titles.values()
         for text in axes
     )
-    assert browser.find_element(By.CSS_SELECTOR, ".verdict").text == "None of the 5 results may be published."
+    assert browser.find_element(By.CSS_SELECTOR, ".verdict").text == "None of the 5 results may be published; 1 failed."
     assert_quiet(browser, file)
 
 
@@ -170,6 +204,40 @@ def test_colours_follow_the_toggle_and_the_system(browser: Chrome, gpu_study: Pa
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.parametrize(("pixels", "names"), [(360, ["idle", "load"]), (1600, ["idle", "launch", "load"])])
+def test_a_span_is_named_where_its_name_has_room(
+    browser: Chrome, gpu_study: Path, pixels: int, names: list[str]
+) -> None:
+    """A launch of 2 of 15 s has none on a phone, where it ran into the load's name."""
+    with wide(browser, pixels):
+        opened(browser, gpu_study)
+        run = Select(browser.find_element(By.ID, "run"))
+        run.select_by_visible_text(next(text.text for text in run.options if text.text.startswith("one that fails")))
+
+        def found() -> list[tuple[str, float, float]]:
+            return sorted(browser.execute_script(NAMES_OF_SPANS), key=lambda name: float(name[1]))
+
+        WebDriverWait(browser, 30).until(lambda _: [name for name, *_ in found()] == names)
+        assert all(right <= left for (*_, right), (_, left, _) in pairwise(found()))
+
+
+def test_on_paper_a_report_is_light_open_and_whole(browser: Chrome, gpu_study: Path) -> None:
+    """Printed from a dark screen wider than the sheet; afterwards the screen is as it was."""
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    with wide(browser, 1600, "dark"):
+        opened(browser, gpu_study)
+        folded = len(browser.find_elements(By.CSS_SELECTOR, "main details:not([open])"))
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SHEET)
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+        assert browser.execute_async_script(PAPER) == {"late": "", "folded": 0, "cut": 0, "advice": 0}
+        assert (browser.execute_script(GROUND), browser.execute_script(INK)) == (LIGHT, "rgb(0, 0, 0)")
+        assert browser.execute_script(GRID) == "rgb(228, 232, 236)"
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.execute_script('dispatchEvent(new Event("afterprint"))')
+        until_drawn(browser)
+        assert len(browser.find_elements(By.CSS_SELECTOR, "main details:not([open])")) == folded
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("pixels", [360, 800, 1600])
 def test_a_report_is_accessible_and_fits_a_phone_and_a_wide_screen(
@@ -207,3 +275,28 @@ def test_what_keeps_results_from_being_published_leads_to_its_figures(browser: C
     check = browser.find_element(By.ID, "check-weights")
     assert check.get_attribute("open")
     assert "random(uniform" in check.text
+
+
+@pytest.mark.parametrize("pixels", [360, 800, 1600])
+def test_long_names_leave_room_for_figures(browser: Chrome, tmp_path: Path, pixels: int) -> None:
+    """A model's path, twelve settings that differ, the longest name of a GPU: wrapped, in charts and in tables."""
+    results = []
+    for at in range(3):
+        settings = {f"a_setting_of_the_engine_{nth}": at * nth for nth in range(12)}
+        named = {
+            "config.fake": settings,
+            "environment.gpu_names": ["NVIDIA RTX PRO 6000 Blackwell Workstation Edition"],
+        }
+        model = {
+            "environment.model.name": LONG_NAME,
+            "config.workload.batch_size": at + 1,
+            "experiment_id": f"{at}" * 64,
+        }
+        results.append(row(f"{at}", {"config.name": "", **named, **model}, restarts=[1.0 + at, 1.1 + at, 1.2 + at]))
+    write_report(results, tmp_path / "report.html", title=LONG_NAME)
+    with wide(browser, pixels):
+        visit(browser, tmp_path / "report.html")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= pixels
+        assert browser.execute_script(CRAMPED) == []
+        legend = browser.execute_script(TEXTS_OF_LEGEND)
+        assert "".join(legend).replace(" ", "").count(LONG_NAME) >= 1

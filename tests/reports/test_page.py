@@ -71,6 +71,10 @@ def test_the_verdict_comes_before_the_figures_and_counts() -> None:
     [_, found], [_, both] = verdict.findall(text), verdict.findall(shown(row("one", good), row("two", good)))
     assert (found.split()[0], found.split()[2], both.split()[:2]) == ("1", "2", ["All", "2"])
     assert text.index(found) < text.index("<table") < text.index('data-chart="intervals"')
+    failed = [row(name, {"status": "failed", "audit.publishable": False}) for name in ("one", "two")]
+    assert "None of the 2 results may be published; all failed." in shown(*failed)
+    assert "Each figure is a sum over all measured passes" not in section(shown(*failed), "summary")
+    assert "; 1 failed." in shown(row("one", good), failed[1])
 
 
 def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:

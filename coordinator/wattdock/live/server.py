@@ -85,7 +85,7 @@ class Service:
         names: Hosts that requests may be for.
         token: What starts and stops runs; None where nothing can be.
         is_ending: Whether the server waits for its viewers to go.
-        update: The latest state as a server-sent event; `news` tells of the next.
+        update: The latest state as a server-sent event, empty before the first look; `news` tells of the next.
         fault: The bug that ended the server.
     """
 
@@ -96,7 +96,6 @@ class Service:
     is_ending: Callable[[], bool] = lambda: False
     update: bytes = b""
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
-    viewers: int = 0
     fault: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -106,23 +105,18 @@ class Service:
         """Look at the machine again and again, for as long as the server runs."""
         while True:
             await asyncio.to_thread(self.feed.look)
-            if self.viewers:
-                self.update = _event("now", self.feed.now() | {"started": [str(run) for run in self.started.latest]})
-                async with self.news:
-                    self.news.notify_all()
+            self.update = _event("now", self.feed.now() | {"started": [str(run) for run in self.started.latest]})
+            async with self.news:
+                self.news.notify_all()
             await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
 
     async def _updates(self) -> AsyncIterator[bytes]:
-        """Yield the power so far, then each update; a slow viewer misses some."""
-        self.viewers += 1
-        try:
-            yield _event("history", {"points": list(self.feed.points)})
-            while not self.is_ending():
-                async with self.news:
-                    await self.news.wait()
-                yield self.update
-        finally:
-            self.viewers -= 1
+        """Yield the power so far and the latest update, then each next one; a slow viewer misses some."""
+        yield _event("history", {"points": list(self.feed.points)}) + self.update
+        while not self.is_ending():
+            async with self.news:
+                await self.news.wait()
+            yield self.update
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """End the server, since a task of it ended: a bug."""

@@ -6,7 +6,7 @@ Sizes, fonts and colours of text belong to whoever renders it.
 
 from __future__ import annotations
 
-from textwrap import wrap
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import altair as alt
@@ -23,6 +23,7 @@ from wattdock.reports.encodings import (
     chart_of,
     disturbed_signs,
     interval_bars,
+    line_pattern,
     quantity,
     scaled,
     series_channels,
@@ -31,6 +32,7 @@ from wattdock.reports.encodings import (
     spans_decades,
     tooltip,
     with_ends,
+    wrapped,
     zoom,
 )
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
@@ -58,7 +60,6 @@ MOST_ROWS = 120
 ROW_HEIGHT = 26
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
 NAME_WIDTH, LINE_HEIGHT = 20, 14
-NAME = r"split(trim(replace(datum.label, /(.{1,20})(\s+|$)|(.{1,20})/g, '$1$3\n')), '\n')"
 
 
 def intervals(points: Sequence[Point]) -> Chart:
@@ -274,9 +275,9 @@ def _series(point: Point) -> tuple[str, str]:
 
 def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     """Return the axis of results' names and rows high enough for the longest of them, which takes several lines."""
-    lines = max(len(wrap(point.label, NAME_WIDTH)) for point in points)
+    lines = max(len(re.findall(line_pattern(NAME_WIDTH), point.label)) for point in points)
     # A label's first line stands in the middle of its row, the others below.
-    axis = alt.Axis(labelExpr=NAME, labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
+    axis = alt.Axis(labelExpr=wrapped(NAME_WIDTH), labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
     # Without a domain, the first layer's data would set the order, and these may lack results.
     order = alt.Scale(domain=[point.label for point in points])
     y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)

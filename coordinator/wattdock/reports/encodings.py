@@ -27,6 +27,8 @@ DASHES = ([1, 0], [6, 3], [2, 2], [6, 2, 2, 2], [10, 3], [10, 3, 2, 3], [1, 4], 
 NOT_USED, HOST = "#888888", "#555555"
 # Values further apart than this factor are shown on a logarithmic axis.
 DECADE = 10
+# Names in legends are wrapped at so many characters; in places of so few pixels, which names of results share, earlier.
+LEGEND_WIDTH, NARROW_PX, NARROW_WIDTH = 36, 480, 24
 
 
 def chart_of(rows: Rows) -> Chart:
@@ -67,7 +69,19 @@ def series_channels(series: Sequence[tuple[str, str]]) -> dict[str, Any]:
 def scaled(channel: Callable[..., Any], name: str, marks: Mapping[str, Any]) -> Any:
     """Return a channel of names, each with its colour, shape or dash, in the order of a legend without a title."""
     scale = alt.Scale(domain=list(marks), range=list(marks.values()))
-    return channel(name, type="nominal", sort=None, title=None, scale=scale)
+    lines = f"containerSize()[0] < {NARROW_PX} ? {wrapped(NARROW_WIDTH)} : {wrapped(LEGEND_WIDTH)}"
+    return channel(name, type="nominal", sort=None, title=None, scale=scale, legend=alt.Legend(labelExpr=lines))
+
+
+def line_pattern(width: int) -> str:
+    """Return the regular expression of a line of so many characters at most: to a space, a sign, or cut."""
+    return rf".{{1,{width}}}(?:\s+|$)|.{{1,{width - 1}}}[-/_.=,]|.{{1,{width}}}"
+
+
+def wrapped(width: int) -> str:
+    """Return the Vega expression of a label in lines of at most `width` characters."""
+    pattern = line_pattern(width).replace("/", r"\/")
+    return rf"split(trim(replace(datum.label, /({pattern})/g, '$1\n')), /\s*\n/)"
 
 
 def with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float | None]:

@@ -45,8 +45,8 @@ ON_DARK = {
 }
 # Names that the page's script replaces by the ends of a timeline's axis.
 ENDS = ("begin", "end")
-# How many outcomes of a check and names of results a page lists; it counts the others.
-MOST_FIGURES, MOST_NAMES = 60, 12
+# How many outcomes of a check and names of results a page lists, and characters of these; it counts the others.
+MOST_FIGURES, MOST_NAMES, MOST_CHARACTERS = 60, 12, 400
 # How many checks an answer names before it counts, as a terminal does.
 MOST_REASONS = 5
 # The verdict's questions, as readers ask them, by the name that checks have for them.
@@ -113,11 +113,13 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         style=_asset("page.css"),
         script=script,
         extent=extent,
-        most_names=MOST_NAMES,
+        most_names=min(MOST_NAMES, MOST_CHARACTERS // max(len(point.label) for point in points) + 1),
+        most_open=MOST_NAMES,
         most_reasons=MOST_REASONS,
         words=WORDS,
         points=points,
         publishable_count=sum(point.row.publishable is True for point in points),
+        failed_count=sum(point.row.status == "failed" for point in points),
         questions=_questions(points),
         disturbed=disturbed_note(points),
         fallback_text=fallback_text,

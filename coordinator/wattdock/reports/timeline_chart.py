@@ -34,8 +34,9 @@ POWER = "power, W"
 ROOM = 0.02
 # Colour of tokens, which no GPU has; height of the strip of spans, pixels.
 TOKENS, STRIP_PX = "#882255", 16
-# A span shorter than this share of the axis has no room for its name.
-NAMED_SHARE = 0.04
+# Below this share of the axis a span has no room for its name; nor has it on a page with fewer pixels for a letter.
+NAMED_SHARE, LETTER_PX = 0.04, 8
+ROOMY = f"!(datum.share * containerSize()[0] < {LETTER_PX} * length(datum.text))"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ class TimelineDrawing:
         for row in restart.spans:
             begin_s = round(row["begins, s"] - origin_s, 3)
             # A pass's window lies in it, and its name on the pass's.
-            is_named = row["lasts, s"] > NAMED_SHARE * end_s and row["kind"] != "window"
+            share = round(row["lasts, s"] / (end_s or 1.0), 3)
+            is_named = share > NAMED_SHARE and row["kind"] != "window"
             times = {"begins, s": begin_s, "end": begin_s + row["lasts, s"], "text": row["span"] if is_named else ""}
-            spans.append(row | times)
+            spans.append(row | times | {"share": share})
         used = point.result.environment.gpu_uuids if point.result.environment else ()
         groups = (
             ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
@@ -146,7 +148,7 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
         # A strip with the spans' colours and names stands in the first panel only; lines show on what is pale.
         if at == 1:
             strip = base.mark_rect(opacity=0.5, clip=True)
-            texts = base.mark_text(align="left", baseline="top", dx=3, dy=3, clip=True)
+            texts = base.transform_filter(ROOMY).mark_text(align="left", baseline="top", dx=3, dy=3, clip=True)
             strip = strip.encode(x2="end", fill=fill, y=alt.value(0), y2=alt.value(STRIP_PX))
             layers = [areas, strip, lines, texts.encode(text="text:N", y=alt.value(0))]
         panels.append(alt.layer(*layers))

@@ -77,7 +77,7 @@ function showGpus() {
     say(watts.children[0], `${number(gpu.power_w)} W`);
     say(watts.children[1], typeof gpu.power_limit_w === "number" ? ` of ${number(gpu.power_limit_w)} W` : "");
     bar.max = gpu.power_limit_w || 1; bar.value = gpu.power_w || 0;
-    say(who, gpu.holder ? `leased by ${gpu.user}${run ? ` for ${run.experiment || gpu.study}; ${timeLeft(run)}` : ""}` : large(gpu.occupied || "") || "free");
+    say(who, gpu.holder ? ["leased by " + gpu.user, run && timeLeft(run), run && `for ${run.experiment || gpu.study}`].filter(Boolean).join("; ") : large(gpu.occupied || "") || "free");
     who.title = gpu.holder || "";
     say(quiet, readings.filter(([value]) => typeof value === "number").map(([, text]) => text).join(" · "));
   });
@@ -194,7 +194,8 @@ function show(now) {
   showAll();
 }
 function showAll() {
-  if (document.hidden) return;
+  // Before the first update nothing is known: not that there is no run, either.
+  if (document.hidden || !state.now.at_s) return;
   showRuns(); showGpus(); draw();
 }
 
@@ -237,7 +238,10 @@ async function readResults() {
     const reply = await fetch("/results"), answer = await reply.json();
     [state.rows, state.note] = [answer.rows, answer.note];
     showResults();
-  } catch { say(at("results-note"), "results cannot be read now"); }
+  } catch {
+    state.note = "these may be old: they cannot be read now";
+    showResults();
+  }
 }
 async function begin() {
   const offered = await (await fetch("/choices")).json();
@@ -263,8 +267,20 @@ at("again").addEventListener("click", readResults);
 document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
 document.addEventListener("visibilitychange", showAll);
 window.addEventListener("resize", draw);
+// Paper is light, and says of when it is.
+window.addEventListener("beforeprint", () => {
+  document.documentElement.dataset.theme = "light";
+  say(at("printed"), `as of ${new Date((state.now.at_s || 0) * 1000).toLocaleString("sv")}`);
+  draw();
+});
+window.addEventListener("afterprint", () => at("theme").dispatchEvent(new Event("change")));
 let stored = "", heard = Date.now(), source = null;
-function lost(text) { say(at("link"), text); document.body.classList.add("stale"); }
+// What is shown stays, and says of when it is.
+function lost(text) {
+  const since = state.now.at_s ? `; shown is as of ${new Date(state.now.at_s * 1000).toLocaleTimeString([], { hour12: false })}` : "";
+  say(at("link"), text + since);
+  document.body.classList.add("stale");
+}
 function listen() {
   source = new EventSource("/events");
   source.addEventListener("history", (event) => {

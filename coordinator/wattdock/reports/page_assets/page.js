@@ -28,8 +28,8 @@ function config(width) {
   const ink = ofPage("ink");
   return {
     background: "transparent", font: getComputedStyle(document.body).fontFamily,
-    view: { stroke: null, continuousWidth: width, continuousHeight: 280 },
-    axis: { labelColor: ink, titleColor: ink, gridColor: ofPage("grid"), domainColor: ofPage("line"), tickColor: ofPage("line"), labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal" },
+    view: { stroke: null, continuousWidth: width, continuousHeight: root.dataset.paper ? 190 : 280 },
+    axis: { labelColor: ink, titleColor: ink, gridColor: ofPage("grid"), domainColor: ofPage("line"), tickColor: ofPage("line"), labelFontSize: 12, labelSeparation: 6, titleFontSize: 13, titleFontWeight: "normal" },
     legend: { orient: "top", columns: Math.max(Math.floor(width / 260), 1), labelColor: ink, titleColor: ink, labelFontSize: 12, labelLimit: 0 },
     axisX: { titleAnchor: width < NARROW ? "end" : "middle" },
     text: { color: ink, fontSize: 11 },
@@ -38,10 +38,10 @@ function config(width) {
   };
 }
 
-// Labels take what they need; the second drawing gives the rest of the width to the axes.
+// Labels take what they need; further drawings give the rest of the width to the axes.
 async function draw(place, spec) {
   let width = place.clientWidth;
-  for (let turn = 0; turn < 2; turn += 1) {
+  for (let turn = 0; turn < 3; turn += 1) {
     const options = { ast: true, renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false }, config: config(width), tooltip: { theme: isDark() ? "dark" : "light" } };
     const { view } = await vegaEmbed(place, themed(spec), options);
     place.view = view;
@@ -100,14 +100,23 @@ const run = document.getElementById("run");
 run.replaceChildren(...drawn.timelines.map((restart, at) => new Option(restart.label, String(at))));
 run.addEventListener("change", showTimeline);
 
-// Nobody can open what is folded on paper: findings and differences are unfolded.
-const folded = () => document.querySelectorAll("#audit details, #environment details");
-let closed = [];
+// On paper nothing can be opened, colours are light, and charts are as wide as the text. Reasons stand in the audit.
+const folded = () => document.querySelectorAll("details:not(#summary details, .chart details)");
+let closed = [], theme = "";
 addEventListener("beforeprint", () => {
   closed = [...folded()].filter((details) => !details.open);
   for (const details of closed) details.open = true;
+  theme = root.dataset.theme || "";
+  root.dataset.theme = "light";
+  root.dataset.paper = "yes";
+  // All that is drawn is here, so that this ends before the page is printed.
+  drawAll().then(() => delete root.dataset.paper);
 });
-addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
+addEventListener("afterprint", () => {
+  for (const details of closed) details.open = false;
+  root.dataset.theme = theme;
+  drawSoon();
+});
 
 function openTarget() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
