@@ -111,12 +111,12 @@ def test_no_verb_prints_codes(hostile: Called, words: tuple[str, ...], code: int
 
 
 def test_a_table_in_a_file_steers_no_terminal_that_shows_it(hostile: Called) -> None:
-    """Markdown and LaTeX are read by people; CSV holds what results hold."""
+    """Markdown and LaTeX are read by people."""
     held = {}
-    for suffix in ("md", "tex", "csv"):
+    for suffix in ("md", "tex"):
         assert hostile("plot", "table", "20260101", "-o", f"x.{suffix}").returncode == 0
         held[suffix] = Path(f"x.{suffix}").read_text()
-    assert {suffix: bool(steers(text)) for suffix, text in held.items()} == {"md": False, "tex": False, "csv": True}
+    assert {suffix: bool(steers(text)) for suffix, text in held.items()} == {"md": False, "tex": False}
 
 
 def test_a_study_that_is_planned_and_run_prints_no_codes(called: Called) -> None:
