@@ -42,11 +42,11 @@ def left_to_do(
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
-    lock, served = read_lock(), {config.backend for config in experiments if config.section.server_url}
-    backends = dict.fromkeys(config.backend for config in experiments if config.launcher != "process")
-    for backend in (name for name in backends if name not in served):
+    lock, contained = read_lock(), [config for config in experiments if config.launcher != "process"]
+    started = [(config.backend, config.launcher) for config in contained if not config.section.server_url]
+    for backend, launcher in dict.fromkeys(started):
         try:
-            find_locked(backend, lock)
+            lock.pushed(backend) if launcher == "apptainer" else find_locked(backend, lock)
         except WattdockError as error:
             hint = "docs/publication.md has the steps; without containers add --launcher process"
             lines.append(f"software: {error}; {hint}")

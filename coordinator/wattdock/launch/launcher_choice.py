@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
-from wattdock.launch.environment import Environment, check_python
+from wattdock.launch.environment import Environment
+from wattdock.launch.interpreter import check_python
 from wattdock.launch.keeper import memory_bytes
 from wattdock.launch.oom import OomKills
 from wattdock.launch.runners import process_variables
@@ -34,7 +35,7 @@ class LauncherChoice:
     """How a backend's runners are started, and why.
 
     Attributes:
-        name: Name of the launcher and its file: "process", "docker".
+        name: Name of the launcher and its file: "process", "docker", "apptainer".
         change: What a user would do to get containers; empty for containers.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
@@ -42,7 +43,7 @@ class LauncherChoice:
         packages: What the packages of processes are locked by; None where nothing was asked of them.
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
-        limits: What a container may use, its memory decided; None for processes.
+        limits: What a container may use, its memory decided; None for runners that share this process's limits.
         variables: Engine settings that a runner inherits from this process's environment, without secrets.
         opened: The function `launcher` of the launcher's file; None for a choice that only describes.
     """
@@ -69,7 +70,7 @@ class LauncherChoice:
 
     def oom_kills(self) -> OomKills:
         """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
-        runners are processes, else of the whole machine, as an engine has groups of its own for containers.
+        runners share it, else of the whole machine, as an engine has groups of its own for containers.
         """
         return OomKills(in_group=self.limits is None)
 

@@ -1,0 +1,235 @@
+"""Start runners in containers of Apptainer, or of Singularity: programs of the user, without an engine that serves.
+
+A runner is a process below its keeper, as in `process`; the image is a file, made once from what a registry has.
+
+Source: Apptainer 1.3.6 and 1.4.0: cmd/internal/cli, action_flags.go and pull.go (options); internal/pkg/util/env,
+create.go (a container's variables; HOME follows --home only); internal/pkg/runtime/engine/apptainer, prepare_linux.go
+(signals reach a container without a terminal), container_linux.go (/tmp under --contain has 64 MB without --workdir).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.files import expanded, locked
+from wattdock.host import folders, processes
+from wattdock.launch.container import (
+    CACHE_FOLDER,
+    SOCKET_FOLDER,
+    compile_cache,
+    model_place,
+    models_binds,
+    own_binds,
+    runner_arguments,
+)
+from wattdock.launch.engine import BASE_DIGEST_LABEL, REVISION_LABEL, Engine, Image, NoContainersError
+from wattdock.launch.images.lock import Pin
+from wattdock.launch.launcher_choice import LauncherChoice
+from wattdock.launch.process import RunnerProcess, start
+from wattdock.launch.runners import container_variables
+from wattdock.opening import open_data
+from wattdock.secrets import withheld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wattdock.config import ExperimentConfig
+    from wattdock.launch.container import Bind
+    from wattdock.launch.images import ImagesLock
+    from wattdock.launch.protocol import LaunchSpec
+
+PROGRAMS = ("apptainer", "singularity")
+ARCHIVE, DIGEST = "oci-archive:", "@sha256:"
+# How long to wait for another command that makes the file of an image.
+WAIT_S = 3600
+# Where the program keeps its layers and temporary files; others could add binds or options of their own.
+PLACES = r"(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR)"
+# What its command to fetch an image may know besides: proxies, and logins.
+FETCHING = rf"{PLACES}|{processes.NETWORK}|(APPTAINER|SINGULARITY)_(DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
+# `exec` knows no entrypoint; the runners' Dockerfiles name this one.
+ENTRYPOINT = ("python3", "-m", "wattdock_runner")
+
+
+def choose(config: ExperimentConfig, *, home: Path, lock: Callable[[], ImagesLock], **_: object) -> LauncherChoice:
+    """Return the choice of containers from the image that the experiment names, or that the lock names.
+
+    Raises:
+        NoContainersError: Neither program is on PATH.
+        PreflightError: The file cannot be read; or the lock names no image that a registry has.
+    """
+    engine = find_engine()
+    pin = None
+    if name := config.container.image:
+        image = find_image(engine, name)
+    else:
+        images = lock()
+        locked_image, digest = images.pushed(config.backend)
+        labels = {REVISION_LABEL: locked_image.revision or "", BASE_DIGEST_LABEL: locked_image.base_digest or ""}
+        image, pin = registry_image(engine, digest, **labels), Pin(digest, images.sha256)
+    reason = f"{'locked ' if pin else ''}image {image.name}"
+    return LauncherChoice("apptainer", reason, image=image, pin=pin, cache=compile_cache(config, image, home))
+
+
+def find_engine() -> Engine:
+    """Return the program on PATH.
+
+    Raises:
+        NoContainersError: There is none, or it does not run.
+    """
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        raise NoContainersError(f"neither {' nor '.join(PROGRAMS)} is on PATH", "load its module or install it")
+    program = str(Path(found).absolute())
+    try:
+        return Engine(program, _version(program), rootless=True, name="apptainer")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoContainersError(f"{program} does not run: {error}", "load its module anew") from error
+
+
+def find_image(engine: Engine, name: str) -> Image:
+    """Return the image that an experiment names: a file, an archive of OCI, or an image of a registry by digest.
+
+    Raises:
+        PreflightError: The file cannot be read.
+    """
+    if DIGEST in name:
+        return registry_image(engine, name)
+    path = file_of(name)
+    try:
+        state = path.stat()
+        sha256 = _sha256(path, state.st_ino, state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        raise PreflightError(
+            f"container.image: {path}: {error.strerror}", f"name FILE.sif, {ARCHIVE}FILE or REGISTRY/NAME{DIGEST}…"
+        ) from error
+    return Image(engine, name, f"sha256:{sha256}", None)
+
+
+def file_of(name: str) -> Path:
+    """Return the file that an experiment names as its image."""
+    return expanded(name.removeprefix(ARCHIVE)).absolute()
+
+
+def registry_image(engine: Engine, digest: str, **labels: str) -> Image:
+    """Return an image by "registry/name@sha256:…"."""
+    digest = digest.removeprefix("docker://")
+    return Image(engine, digest, digest.partition("@")[2], digest, labels=labels)
+
+
+@contextmanager
+def launcher(choice: LauncherChoice, *, say: Callable[[str], None], **_: object) -> Iterator[ApptainerLauncher]:
+    """Yield a launcher of containers from the image of `choice`, whose file is made first."""
+    assert choice.image is not None
+    file = image_file(choice.image, folders.engine_cache(folders.wattdock_home()) / "images", say)
+    with folders.scratch_folder() as scratch:
+        yield ApptainerLauncher(choice.image.engine, file, cache=choice.cache, scratch=scratch)
+
+
+def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
+    """Return the file that containers of an image are started from; one that is not a file yet is made in `folder`.
+
+    Raises:
+        LaunchError: The registry has no such image or does not answer, or there is no room.
+    """
+    if not (image.digest or image.name.startswith(ARCHIVE)):
+        return file_of(image.name)
+    source = f"docker://{image.digest}" if image.digest else f"{ARCHIVE}{file_of(image.name)}"
+    file = folder / f"{image.id.removeprefix('sha256:')}.sif"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with locked(file.with_suffix(".lock"), wait_s=WAIT_S, say=say) as lock_fd:
+            if not file.exists():
+                say(f"making {file} of {image.name}, once")
+                made = file.with_suffix(".part")
+                # The command holds the lock until it has ended, even if this process is killed.
+                _output(image.engine.address, "pull", "--force", str(made), source, lock_fd=lock_fd)
+                made.rename(file)
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or [f"ended with code {error.returncode}"])[-1]
+        raise LaunchError(f"cannot get {image.name}: {withheld(last)}") from error
+    except OSError as error:
+        raise LaunchError(f"cannot make {file}: {error.strerror}", "make room, or set WATTDOCK_HOME") from error
+    return file
+
+
+class ApptainerLauncher:
+    """Starts runners in containers from the file of an image.
+
+    Args:
+        cache: Folder for what engines compile; made where it is not there.
+        scratch: Folder that each container gets a new folder of, for its /tmp.
+    """
+
+    def __init__(self, engine: Engine, file: Path, *, cache: Path, scratch: Path) -> None:
+        self._engine, self._file, self._cache, self._scratch = engine, file, cache, scratch
+
+    def launch(self, spec: LaunchSpec) -> ContainedRunner:
+        """Start a container and return before its runner answers.
+
+        Raises:
+            PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
+            LaunchError: The program or its log cannot be opened, or the model cannot be read.
+        """
+        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+        models, folder = models_binds(spec), folders.make_socket_folder(os.environ)
+        command = [
+            *(self._engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
+            *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{CACHE_FOLDER}/home"),
+            *("--pwd", SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
+            *(word for bind in (*own_binds(folder.path, self._cache), *models) for word in ("--mount", _mount(bind))),
+            *(str(self._file), *ENTRYPOINT, *runner_arguments(spec)),
+        ]
+        inside = container_variables(spec.gpu_uuids, os.environ, cache=CACHE_FOLDER) | dict(spec.variables)
+        # --nv shows all GPUs of the host.
+        inside["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpu_indices))
+        del inside["HOME"]
+        prefix = f"{Path(self._engine.address).name.upper()}ENV_"
+        passed = {f"{prefix}{name}": value for name, value in inside.items()}
+        variables = processes.child_environment(os.environ, PLACES) | passed
+        return ContainedRunner(start(command, spec, folder, variables), folder, spec)
+
+
+class ContainedRunner(RunnerProcess):
+    """A runner in a container that is a process of this user's."""
+
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
+        return model_place(self._spec, on_host)
+
+
+def _mount(bind: Bind) -> str:
+    """Return a bind as an option, which is a row of CSV: unlike --bind, it takes paths with colons and commas."""
+    row = io.StringIO()
+    fields = ("type=bind", f"source={bind.source}", f"destination={bind.target}", *(["ro"] if bind.read_only else ()))
+    csv.writer(row, lineterminator="").writerow(fields)
+    return row.getvalue()
+
+
+def _output(*command: str, lock_fd: int | None = None) -> str:
+    environ = processes.child_environment(os.environ, FETCHING)
+    fds = () if lock_fd is None else (lock_fd,)
+    return subprocess.run(
+        *(command,), cwd=os.sep, env=environ, capture_output=True, text=True, errors="replace", check=True, pass_fds=fds
+    ).stdout
+
+
+@cache
+def _version(program: str) -> str:
+    return _output(program, "--version").strip().rpartition(" ")[2]
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
+    with open_data(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
