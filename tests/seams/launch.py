@@ -29,12 +29,18 @@ from wattdock.launch.images.lock import (
     lock_images,
     write_lock,
 )
-from wattdock.launch.interpreter import check_python, find_python
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
 from wattdock.launch.oom import OomKills
 from wattdock.launch.packages import PackageLock
 from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.runners import REPO, container_variables, engine_settings, process_variables
+from wattdock.launch.runners import (
+    REPO,
+    check_python,
+    container_variables,
+    engine_settings,
+    find_python,
+    process_variables,
+)
 from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
 
 __all__ = [

@@ -9,9 +9,7 @@ create.go (a container's variables; HOME follows --home only); internal/pkg/runt
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 import shutil
 import subprocess
@@ -24,15 +22,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import expanded, locked
 from wattdock.host import folders, processes
-from wattdock.launch.container import (
-    CACHE_FOLDER,
-    SOCKET_FOLDER,
-    compile_cache,
-    model_place,
-    models_binds,
-    own_binds,
-    runner_arguments,
-)
+from wattdock.launch import container
 from wattdock.launch.engine import BASE_DIGEST_LABEL, REVISION_LABEL, Engine, Image, NoContainersError
 from wattdock.launch.images.lock import Pin
 from wattdock.launch.launcher_choice import LauncherChoice
@@ -42,7 +32,7 @@ from wattdock.opening import open_data
 from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from wattdock.config import ExperimentConfig
     from wattdock.launch.container import Bind
@@ -50,7 +40,7 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import LaunchSpec
 
 PROGRAMS = ("apptainer", "singularity")
-ARCHIVE, DIGEST = "oci-archive:", "@sha256:"
+REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
 # How long to wait for another command that makes the file of an image.
 WAIT_S = 3600
 # Where the program keeps its layers and temporary files; others could add binds or options of their own.
@@ -66,45 +56,32 @@ def choose(config: ExperimentConfig, *, home: Path, lock: Callable[[], ImagesLoc
 
     Raises:
         NoContainersError: Neither program is on PATH.
-        PreflightError: The file cannot be read; or the lock names no image that a registry has.
+        PreflightError: The file cannot be read, or the lock names no image that a registry has.
     """
-    engine = find_engine()
-    pin = None
-    if name := config.container.image:
-        image = find_image(engine, name)
-    else:
-        images = lock()
-        locked_image, digest = images.pushed(config.backend)
-        labels = {REVISION_LABEL: locked_image.revision or "", BASE_DIGEST_LABEL: locked_image.base_digest or ""}
-        image, pin = registry_image(engine, digest, **labels), Pin(digest, images.sha256)
-    reason = f"{'locked ' if pin else ''}image {image.name}"
-    return LauncherChoice("apptainer", reason, image=image, pin=pin, cache=compile_cache(config, image, home))
-
-
-def find_engine() -> Engine:
-    """Return the program on PATH.
-
-    Raises:
-        NoContainersError: There is none, or it does not run.
-    """
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
         raise NoContainersError(f"neither {' nor '.join(PROGRAMS)} is on PATH", "load its module or install it")
-    program = str(Path(found).absolute())
-    try:
-        return Engine(program, _version(program), rootless=True, name="apptainer")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise NoContainersError(f"{program} does not run: {error}", "load its module anew") from error
+    name, pin, labels = config.container.image, None, dict[str, str]()
+    if name is None:
+        images = lock()
+        pushed, name = images.pushed(config.backend)
+        pin = Pin(name, images.sha256)
+        labels = {REVISION_LABEL: pushed.revision or "", BASE_DIGEST_LABEL: pushed.base_digest or ""}
+    image = find_image(_engine(str(Path(program).absolute())), name, labels)
+    reason = f"locked image {name}" if pin else f"image {name}"
+    cache = container.compile_cache(config, image, home)
+    return LauncherChoice("apptainer", reason, image=image, pin=pin, cache=cache)
 
 
-def find_image(engine: Engine, name: str) -> Image:
-    """Return the image that an experiment names: a file, an archive of OCI, or an image of a registry by digest.
+def find_image(engine: Engine, name: str, labels: Mapping[str, str]) -> Image:
+    """Return an image by what an experiment names: a registry's digest, a file, or an archive of OCI.
 
     Raises:
         PreflightError: The file cannot be read.
     """
+    name = name.removeprefix(REGISTRY)
     if DIGEST in name:
-        return registry_image(engine, name)
+        return Image(engine, name, name.partition("@")[2], name, labels=labels)
     path = file_of(name)
     try:
         state = path.stat()
@@ -119,12 +96,6 @@ def find_image(engine: Engine, name: str) -> Image:
 def file_of(name: str) -> Path:
     """Return the file that an experiment names as its image."""
     return expanded(name.removeprefix(ARCHIVE)).absolute()
-
-
-def registry_image(engine: Engine, digest: str, **labels: str) -> Image:
-    """Return an image by "registry/name@sha256:…"."""
-    digest = digest.removeprefix("docker://")
-    return Image(engine, digest, digest.partition("@")[2], digest, labels=labels)
 
 
 @contextmanager
@@ -144,7 +115,7 @@ def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
     """
     if not (image.digest or image.name.startswith(ARCHIVE)):
         return file_of(image.name)
-    source = f"docker://{image.digest}" if image.digest else f"{ARCHIVE}{file_of(image.name)}"
+    source = f"{REGISTRY}{image.digest}" if image.digest else f"{ARCHIVE}{file_of(image.name)}"
     file = folder / f"{image.id.removeprefix('sha256:')}.sif"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -153,11 +124,11 @@ def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
                 say(f"making {file} of {image.name}, once")
                 made = file.with_suffix(".part")
                 # The command holds the lock until it has ended, even if this process is killed.
-                _output(image.engine.address, "pull", "--force", str(made), source, lock_fd=lock_fd)
+                done = _run(image.engine.address, "pull", "--force", str(made), source, fds=(lock_fd,))
+                if done.returncode:
+                    last = done.stderr.strip().rpartition("\n")[2]
+                    raise LaunchError(f"cannot get {image.name}: {withheld(last) or f'code {done.returncode}'}")
                 made.rename(file)
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or [f"ended with code {error.returncode}"])[-1]
-        raise LaunchError(f"cannot get {image.name}: {withheld(last)}") from error
     except OSError as error:
         raise LaunchError(f"cannot make {file}: {error.strerror}", "make room, or set WATTDOCK_HOME") from error
     return file
@@ -182,20 +153,23 @@ class ApptainerLauncher:
             LaunchError: The program or its log cannot be opened, or the model cannot be read.
         """
         (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        models, folder = models_binds(spec), folders.make_socket_folder(os.environ)
+        models, folder = container.models_binds(spec), folders.make_socket_folder(os.environ)
         command = [
             *(self._engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
-            *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{CACHE_FOLDER}/home"),
-            *("--pwd", SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
-            *(word for bind in (*own_binds(folder.path, self._cache), *models) for word in ("--mount", _mount(bind))),
-            *(str(self._file), *ENTRYPOINT, *runner_arguments(spec)),
+            *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
+            *("--pwd", container.SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
+            *(
+                word
+                for bind in (*container.own_binds(folder.path, self._cache), *models)
+                for word in ("--mount", _mount(bind))
+            ),
+            *(str(self._file), *ENTRYPOINT, *container.runner_arguments(spec)),
         ]
-        inside = container_variables(spec.gpu_uuids, os.environ, cache=CACHE_FOLDER) | dict(spec.variables)
         # --nv shows all GPUs of the host.
-        inside["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpu_indices))
-        del inside["HOME"]
+        own = dict(spec.variables) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indices))}
+        inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
         prefix = f"{Path(self._engine.address).name.upper()}ENV_"
-        passed = {f"{prefix}{name}": value for name, value in inside.items()}
+        passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
         variables = processes.child_environment(os.environ, PLACES) | passed
         return ContainedRunner(start(command, spec, folder, variables), folder, spec)
 
@@ -205,28 +179,27 @@ class ContainedRunner(RunnerProcess):
 
     def model_path(self, on_host: Path) -> Path:
         """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
-        return model_place(self._spec, on_host)
+        return container.model_place(self._spec, on_host)
 
 
 def _mount(bind: Bind) -> str:
     """Return a bind as an option, which is a row of CSV: unlike --bind, it takes paths with colons and commas."""
-    row = io.StringIO()
-    fields = ("type=bind", f"source={bind.source}", f"destination={bind.target}", *(["ro"] if bind.read_only else ()))
-    csv.writer(row, lineterminator="").writerow(fields)
-    return row.getvalue()
+    fields = ("type=bind", f"source={bind.source}", f"destination={bind.target}", *(("ro",) if bind.read_only else ()))
+    return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
-def _output(*command: str, lock_fd: int | None = None) -> str:
-    environ = processes.child_environment(os.environ, FETCHING)
-    fds = () if lock_fd is None else (lock_fd,)
+def _run(*command: str, fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+    env = processes.child_environment(os.environ, FETCHING)
     return subprocess.run(
-        *(command,), cwd=os.sep, env=environ, capture_output=True, text=True, errors="replace", check=True, pass_fds=fds
-    ).stdout
+        command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False, pass_fds=fds
+    )
 
 
 @cache
-def _version(program: str) -> str:
-    return _output(program, "--version").strip().rpartition(" ")[2]
+def _engine(program: str) -> Engine:
+    """Return the program; it ends its version's line with the number."""
+    version = _run(program, "--version").stdout.strip().rpartition(" ")[2]
+    return Engine(program, version, rootless=True, name="apptainer")
 
 
 @cache

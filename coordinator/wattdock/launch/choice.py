@@ -14,8 +14,7 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import PreflightError
 from wattdock.host import folders
 from wattdock.launch.engine import NoContainersError
-from wattdock.launch.interpreter import find_python
-from wattdock.launch.runners import engine_settings, find_runner
+from wattdock.launch.runners import engine_settings, find_python, find_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

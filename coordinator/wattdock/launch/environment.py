@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Literal
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import locked, write_whole
 from wattdock.host import folders, processes
-from wattdock.launch.interpreter import find_python
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.packages import PackageLock
-from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_runner
+from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_python, find_runner
 from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld

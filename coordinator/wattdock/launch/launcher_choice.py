@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.environment import Environment
-from wattdock.launch.interpreter import check_python
 from wattdock.launch.keeper import memory_bytes
 from wattdock.launch.oom import OomKills
-from wattdock.launch.runners import process_variables
+from wattdock.launch.runners import check_python, process_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
