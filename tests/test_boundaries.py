@@ -133,7 +133,7 @@ OPENED_ELSEWHERE = {
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),
         *("(folder / 'memory.stat').read_text", "(folder / limit).read_text", "(folder / use).read_text"),
     },
-    "launch/oom.py: the kernel's": {"file.read_text"},
+    "launch/launcher_choice.py: the kernel's": {"file.read_text"},
     "metering/rapl.py: the kernel's": {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),

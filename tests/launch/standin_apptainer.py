@@ -73,10 +73,10 @@ def parsed(words: list[str], flags: set[str], valued: set[str]) -> tuple[list[tu
     """Return options with their values, and the arguments behind them."""
     options = []
     while words and words[0].startswith("-"):
-        name = words.pop(0).removeprefix("--")
-        if name not in flags | valued:
+        name, joined, value = words.pop(0).removeprefix("--").partition("=")
+        if name not in flags | valued or (joined and name in flags):
             refuse(f"unknown flag: --{name}", 1)
-        options.append((name, words.pop(0) if name in valued else ""))
+        options.append((name, value if joined or name in flags else words.pop(0)))
     return options, words
 
 

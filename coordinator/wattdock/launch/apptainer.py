@@ -9,7 +9,6 @@ create.go (a container's variables; HOME follows --home only); internal/pkg/runt
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -26,9 +25,9 @@ from wattdock.launch import container
 from wattdock.launch.engine import BASE_DIGEST_LABEL, REVISION_LABEL, Engine, Image, NoContainersError
 from wattdock.launch.images.lock import Pin
 from wattdock.launch.launcher_choice import LauncherChoice
+from wattdock.launch.packages import sha256_of
 from wattdock.launch.process import RunnerProcess, start
 from wattdock.launch.runners import container_variables
-from wattdock.opening import open_data
 from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ PROGRAMS = ("apptainer", "singularity")
 REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
 # How long to wait for another command that makes the file of an image.
 WAIT_S = 3600
-# Where the program keeps its layers and temporary files; others could add binds or options of their own.
-PLACES = r"(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR)"
-# What its command to fetch an image may know besides: proxies, and logins.
-FETCHING = rf"{PLACES}|{processes.NETWORK}|(APPTAINER|SINGULARITY)_(DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
+# Where the program keeps its files, and how it reaches a registry; other variables of its own are options, or binds.
+VARIABLES = rf"{processes.NETWORK}|(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
 # `exec` knows no entrypoint; the runners' Dockerfiles name this one.
 ENTRYPOINT = ("python3", "-m", "wattdock_runner")
 
@@ -84,8 +81,7 @@ def find_image(engine: Engine, name: str, labels: Mapping[str, str]) -> Image:
         return Image(engine, name, name.partition("@")[2], name, labels=labels)
     path = file_of(name)
     try:
-        state = path.stat()
-        sha256 = _sha256(path, state.st_ino, state.st_size, state.st_mtime_ns)
+        sha256 = sha256_of(path).hex()
     except OSError as error:
         raise PreflightError(
             f"container.image: {path}: {error.strerror}", f"name FILE.sif, {ARCHIVE}FILE or REGISTRY/NAME{DIGEST}…"
@@ -158,11 +154,7 @@ class ApptainerLauncher:
             *(self._engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
             *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
             *("--pwd", container.SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
-            *(
-                word
-                for bind in (*container.own_binds(folder.path, self._cache), *models)
-                for word in ("--mount", _mount(bind))
-            ),
+            *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(folder.path, self._cache), *models)),
             *(str(self._file), *ENTRYPOINT, *container.runner_arguments(spec)),
         ]
         # --nv shows all GPUs of the host.
@@ -170,16 +162,12 @@ class ApptainerLauncher:
         inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
         prefix = f"{Path(self._engine.address).name.upper()}ENV_"
         passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
-        variables = processes.child_environment(os.environ, PLACES) | passed
+        variables = processes.child_environment(os.environ, VARIABLES) | passed
         return ContainedRunner(start(command, spec, folder, variables), folder, spec)
 
 
-class ContainedRunner(RunnerProcess):
+class ContainedRunner(container.Contained, RunnerProcess):
     """A runner in a container that is a process of this user's."""
-
-    def model_path(self, on_host: Path) -> Path:
-        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
-        return container.model_place(self._spec, on_host)
 
 
 def _mount(bind: Bind) -> str:
@@ -189,7 +177,7 @@ def _mount(bind: Bind) -> str:
 
 
 def _run(*command: str, fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    env = processes.child_environment(os.environ, FETCHING)
+    env = processes.child_environment(os.environ, VARIABLES)
     return subprocess.run(
         command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False, pass_fds=fds
     )
@@ -200,9 +188,3 @@ def _engine(program: str) -> Engine:
     """Return the program; it ends its version's line with the number."""
     version = _run(program, "--version").stdout.strip().rpartition(" ")[2]
     return Engine(program, version, rootless=True, name="apptainer")
-
-
-@cache
-def _sha256(path: Path, *_: int) -> str:
-    with open_data(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

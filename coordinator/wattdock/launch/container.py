@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock.errors import LaunchError
 from wattdock.host import folders
@@ -41,8 +40,7 @@ ISOLATION: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Bind:
+class Bind(NamedTuple):
     """A file or folder of the host at a path in a container."""
 
     source: Path
@@ -87,9 +85,14 @@ def model_binds(folder: Path, target: str = MODEL_FOLDER) -> list[Bind]:
     return binds
 
 
-def model_place(spec: LaunchSpec, on_host: Path) -> Path:
-    """Return where a container has the model's folder that lies at `on_host`: its draft model's in another place."""
-    return Path(DRAFT_FOLDER if on_host == spec.draft_path else MODEL_FOLDER)
+class Contained:
+    """What every `LaunchedRunner` in a container does alike."""
+
+    _spec: LaunchSpec
+
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
+        return Path(DRAFT_FOLDER if on_host == self._spec.draft_path else MODEL_FOLDER)
 
 
 def runner_arguments(spec: LaunchSpec) -> list[str]:

@@ -15,14 +15,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.errors import LaunchError
 from wattdock.host import Machine, folders, nvml
-from wattdock.launch.container import (
-    BYTES_PER_GB,
-    compile_cache,
-    create_arguments,
-    model_place,
-    models_binds,
-    own_binds,
-)
+from wattdock.launch.container import BYTES_PER_GB, Contained, compile_cache, create_arguments, models_binds, own_binds
 from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
 from wattdock.launch.images import find_locked
 from wattdock.launch.keeper import KEEPER
@@ -190,7 +183,7 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
     return container
 
 
-class RunnerContainer(LaunchedRunner):
+class RunnerContainer(Contained, LaunchedRunner):
     """A runner that was started in a container.
 
     Attributes:
@@ -211,10 +204,6 @@ class RunnerContainer(LaunchedRunner):
         self._forced = self._asked = False
         self.id = str(container.id)
         self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
-
-    def model_path(self, on_host: Path) -> Path:
-        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
-        return model_place(self._spec, on_host)
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it, as this host numbers them; empty if the engine does not answer.

@@ -23,7 +23,7 @@ from wattdock.host import folders, processes
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.packages import PackageLock
 from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_python, find_runner
-from wattdock.launch.uv import run_uv
+from wattdock.launch.uv import run_command, run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
 
@@ -120,12 +120,9 @@ class Environment:
         if self.packages:
             return (f"{digest} {self.variant} python{PYTHON_HERE} lock {self.packages.sha256}\n",)
         variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
-        stamps = []
-        for variant in variants:
-            lock = self.requirements(variant, ".lock")
-            locked = f"lock {_digest(lock)}" if lock.exists() else UNLOCKED
-            stamps.append(f"{digest} {variant} python{PYTHON_HERE} {locked}\n")
-        return tuple(stamps)
+        locks = {variant: self.requirements(variant, ".lock") for variant in variants}
+        found = {variant: f"lock {_digest(lock)}" if lock.exists() else UNLOCKED for variant, lock in locks.items()}
+        return tuple(f"{digest} {variant} python{PYTHON_HERE} {lock}\n" for variant, lock in found.items())
 
     def is_complete(self) -> bool:
         """Whether the environment was made to its end, from today's requirements, and its Python still exists.
@@ -317,17 +314,12 @@ def lock_environment(
     """
     runner_dir = find_runner(backend)
     python = find_python(runner_python) if runner_python else Environment(runner_dir, variant, progress).ensure()
+    environ = processes.child_environment(os.environ, processes.PACKAGES)
     try:
         listing = [str(python), "-I", "-c", INSTALLED]
-        done = subprocess.run(listing, cwd=os.sep, capture_output=True, text=True, check=True)
+        done = subprocess.run(listing, env=environ, cwd=os.sep, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise PreflightError(f"{python} does not run: {error}", "name a Python interpreter") from error
-
-    def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
-        ran = subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
-        return ran.stderr.splitlines() if ran.returncode else None
-
-    environ = processes.child_environment(os.environ, processes.PACKAGES)
     with tempfile.TemporaryDirectory() as name:
         wanted, made = Path(name, "installed.txt"), Path(name, "made.lock")
         write_whole(wanted, done.stdout.encode())
@@ -336,9 +328,9 @@ def lock_environment(
             shutil.copyfile(own, made)
         files = ("--python", str(python), "--output-file", str(made), str(wanted))
         words = ("pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "--quiet", *files)
-        problem = run_uv(words, call, progress, environ=environ)
+        problem = run_uv(words, run_command, progress, environ=environ)
         if problem and NO_TORCH.search(problem):
-            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), call, progress, environ=environ)
+            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), run_command, progress, environ=environ)
         if problem:
             raise LaunchError(f"cannot lock what {python} has: {problem}")
         write_whole(out, read_regular(made))
