@@ -44,8 +44,6 @@ REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
 WAIT_S = 3600
 # Where the program keeps its files, and how it reaches a registry; other variables of its own are options, or binds.
 VARIABLES = rf"{processes.NETWORK}|(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
-# `exec` knows no entrypoint; the runners' Dockerfiles name this one.
-ENTRYPOINT = ("python3", "-m", "wattdock_runner")
 
 
 def choose(config: ExperimentConfig, *, home: Path, lock: Callable[[], ImagesLock], **_: object) -> LauncherChoice:
@@ -155,7 +153,7 @@ class ApptainerLauncher:
             *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
             *("--pwd", container.SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
             *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(folder.path, self._cache), *models)),
-            *(str(self._file), *ENTRYPOINT, *container.runner_arguments(spec)),
+            *(str(self._file), *container.ENTRYPOINT, *container.runner_arguments(spec)),
         ]
         # --nv shows all GPUs of the host.
         own = dict(spec.variables) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indices))}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Places inside every container; the draft model is that of speculative decoding.
 SOCKET_FOLDER, MODEL_FOLDER, DRAFT_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/draft", "/cache"
+# What runners' Dockerfiles name, for launchers that start a command without the image's own.
+ENTRYPOINT = ("python3", "-m", "wattdock_runner")
 CAPABILITIES = ["gpu", "compute", "utility"]
 BYTES_PER_GB = 1_000_000_000
 LOG_SIZE = "20m"
