@@ -15,7 +15,7 @@ from refused import raises
 from seams.launch import ApptainerLauncher, Engine, Image, LockedImage, Pin, image_file, write_lock
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import ConfigError, LaunchError, PreflightError
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
 
@@ -131,6 +131,8 @@ def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
         choice = choose(tmp_path, container={"image": f"{prefix}{file}"})
         assert choice.image
         assert (choice.image.id, choice.image.digest) == (f"sha256:{hashlib.sha256(content).hexdigest()}", None)
+    with raises(ConfigError, "launcher: apptainer and runner_python"):
+        choose(tmp_path, container={"image": str(file)}, runner_python=sys.executable)
     with raises(PreflightError, "absent.sif", "No such file", "oci-archive:FILE"):
         choose(tmp_path, container={"image": "absent.sif"})
 
@@ -139,7 +141,6 @@ def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
     ("settings", "named"),
     [
         ({"container": {"memory_gb": 3}}, "limits of container"),
-        ({"runner_python": sys.executable}, "runner_python"),
         ({"package_lock": "a.lock"}, "package_lock"),
     ],
 )

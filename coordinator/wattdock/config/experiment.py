@@ -273,7 +273,6 @@ class ExperimentConfig(StrictSettings):
             "container.locked (--locked) and container.image": locked and self.container.image is not None,
             "package_lock and runner_python": own_lock and own_python,
             f"package_lock and launcher: {self.launcher}": own_lock and self.launcher != "process",
-            f"runner_python and launcher: {self.launcher}": own_python and self.launcher in ("docker", "apptainer"),
             "limits of container and launcher: apptainer": limited and self.launcher == "apptainer",
         }
         if both := next((name for name, is_set in conflicts.items() if is_set), None):
