@@ -133,7 +133,7 @@ OPENED_ELSEWHERE = {
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),
         *("(folder / 'memory.stat').read_text", "(folder / limit).read_text", "(folder / use).read_text"),
     },
-    "launch/oom.py: the kernel's": {"file.read_text"},
+    "launch/launcher_choice.py: the kernel's": {"file.read_text"},
     "metering/rapl.py: the kernel's": {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),
@@ -148,7 +148,7 @@ OPENED_ELSEWHERE = {
     "live/server.py: wattdock's own": {"resources.files(package).joinpath(name).read_bytes"},
     "inputs/gguf.py: in a new folder": {"(folder / name).write_text"},
     "inputs/shapes.py: in a new folder": {"(scratch / 'config.json').write_text"},
-    "launch/docker.py: in a new folder": {"spec.log_path.open", "self._log_path.open"},
+    "launch/docker.py: in a new folder": {"spec.log_path.open", "self._spec.log_path.open"},
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
     "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},

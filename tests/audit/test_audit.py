@@ -25,7 +25,7 @@ from make.audit_world import (
 from make.outcomes import known
 from seams.analysis import NORMAL95, GpuResult, Performance, serving
 from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed
-from seams.launch import PackageLock
+from seams.launch import Engine, Image, PackageLock
 from seams.records import DeclaredWork
 
 from wattdock.config import ExperimentConfig
@@ -34,6 +34,9 @@ from wattdock.records import Failure
 
 if TYPE_CHECKING:
     from wattdock.analysis import Check, ExperimentResult
+
+
+FILE = Image(Engine("/bin/apptainer", "1.4.0", name="apptainer"), "x.sif", f"sha256:{'1' * 64}", None)
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +238,7 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"weights": "fail"}, World(model={"random_weights": True})),
     ({"software": "fail"}, World(launch=launched(None))),
     ({"software": "fail"}, World(launch=LauncherChoice("docker", "by name", "none", IMAGE))),
+    ({"software": "fail"}, World(launch=LauncherChoice("apptainer", "by file", "none", FILE))),
     ({"software": "fail"}, World(launch=LauncherChoice("process", "test", "none"))),
     ({"environment of the restarts": "fail"}, World(environments=({}, {}, {"driver_version": "590"}))),
     ({"environment of the restarts": "unknown"}, World(environments=({}, {}, None))),

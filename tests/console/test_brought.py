@@ -65,6 +65,7 @@ def test_prompts_that_no_tokenizer_takes_are_refused_with_their_line(called: Cal
     [
         ({"DOCKER_CONTEXT": "absent"}, ("--launcher", "docker"), (), PREFLIGHT, "absent"),
         ({"DOCKER_HOST": "unix:///absent.sock"}, ("--launcher", "docker"), (), PREFLIGHT, "unix:///absent.sock"),
+        ({"PATH": "/absent"}, ("--launcher", "apptainer"), (), PREFLIGHT, "apptainer nor singularity is on PATH"),
         ({"CUDA_VISIBLE_DEVICES": "2,7,0"}, ("--gpus", "0"), GPUS, PREFLIGHT, "CUDA_VISIBLE_DEVICES=2,7,0"),
         ({"CUDA_VISIBLE_DEVICES": "2,7,0"}, ("--gpus", "count:2"), GPUS, PREFLIGHT, "2 GPU"),
         ({"CUDA_VISIBLE_DEVICES": "2,7,0"}, (), GPUS, 0, "GPU 2"),

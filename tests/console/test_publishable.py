@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.launch import LockedImage, write_lock
 
 from wattdock.audit import left_to_do
 from wattdock.config import load_study
@@ -30,6 +31,21 @@ def test_a_study_that_cannot_be_publishable_here_is_told_what_is_left_to_do(call
     assert "shape:tiny-llama" in left[1]
     assert refusal.startswith("wattdock: ")
     assert not Path("results").exists()
+
+
+def test_the_image_that_apptainer_would_start_is_looked_up_in_the_lock_alone(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster has no engine to ask."""
+    Path("x.yaml").write_text("backend: fake\nmodel: shape:tiny-llama\nlauncher: apptainer\n")
+    monkeypatch.setenv("WATTDOCK_IMAGES_LOCK", "images.lock")
+    assert "images.lock names no image for fake" in called("plan", "--publishable", "x.yaml").stderr
+    digest = f"sha256:{'d' * 64}"
+    image = LockedImage(digest=f"r.example/x@{digest}", base="b", base_digest=digest, revision="c0ffee")
+    write_lock(Path("images.lock"), {"fake": image})
+    done = called("plan", "--publishable", "x.yaml")
+    assert "left to do: model: " in done.stderr
+    assert "software" not in done.stderr
 
 
 def test_an_interpreter_of_ones_own_cannot_be_asked_for_together_with_publication(called: Called) -> None:

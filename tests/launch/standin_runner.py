@@ -44,8 +44,9 @@ def main() -> None:
     if "show" in behaviour:
         print("json " + json.dumps(surroundings()), flush=True)
         sys.exit(0)
-    socket.touch()
+    # In this order: a test may stop it as soon as the socket is there.
     print("ready", flush=True)
+    socket.touch()
     if "frozen" in behaviour:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(FOREVER_S)

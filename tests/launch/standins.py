@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STANDIN = Path(__file__).with_name("standin_runner.py")
+APPTAINER = Path(__file__).with_name("standin_apptainer.py")
 PATIENCE_S = 120
 SEGMENTS = Path("/dev/shm")  # where shm_open(3) puts them
 
@@ -20,6 +21,14 @@ def write_standin(folder: Path) -> Path:
     """Write a program that takes an interpreter's place and behaves as its backend name says; return it."""
     program = folder / "standin"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {STANDIN} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def write_apptainer(folder: Path, name: str = "apptainer") -> Path:
+    """Write a program that takes Apptainer's place into a folder; return it."""
+    program = folder / name
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {APPTAINER} "$0" "$@"\n')
     program.chmod(0o755)
     return program
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from refused import raises
-from seams.launch import Engine, Image, bind, create_arguments, explained, model_mounts
+from seams.launch import Bind, Engine, Image, create_arguments, explained, model_binds
 from unprivileged import OTHER_UID
 
 from wattdock.config import ContainerSpec
@@ -28,7 +28,7 @@ def described(
         spec,
         Image(engine, "name", "sha256:id", None),
         user=(1500, 1600),
-        mounts=[bind(Path("/host"), "/inside")],
+        binds=[Bind(Path("/host"), "/inside")],
         labels={"a": "b"},
         limits=limits,
         environ={},
@@ -44,6 +44,8 @@ def test_a_container_is_the_caller_behind_walls_whatever_the_engine(engine: Engi
     assert arguments["security_opt"] == ["no-new-privileges"]
     # A name may point to another image an hour later.
     assert (arguments["image"], arguments["labels"]) == ("sha256:id", {"a": "b"})
+    [mount] = arguments["mounts"]
+    assert (mount["Source"], mount["Target"], mount["Type"], mount["ReadOnly"]) == ("/host", "/inside", "bind", True)
     assert arguments["command"] == ["--backend", "fake", "--socket", "/run/wattdock/r.sock"]
 
 
@@ -86,17 +88,17 @@ def test_a_model_s_links_are_mounted_unless_they_lead_to_what_their_maker_does_n
     model, blob = tmp_path / "model", tmp_path / "blob"
     (model / "onnx").mkdir(parents=True)
     (model / "onnx/a.json").write_text("{}")
-    assert [(mount["Source"], mount["Target"]) for mount in model_mounts(model)] == [(str(model), "/model")]
+    assert model_binds(model) == [Bind(model, "/model")]
     blob.write_text("{}")
     (model / "config.json").symlink_to(blob)
     (model / "gone").symlink_to("nowhere")
-    assert [(mount["Source"], mount["Target"]) for mount in model_mounts(model)] == [
-        (str(blob), "/model/config.json"),
-        (str(model / "onnx/a.json"), "/model/onnx/a.json"),
+    assert model_binds(model) == [
+        Bind(blob, "/model/config.json"),
+        Bind(model / "onnx/a.json", "/model/onnx/a.json"),
     ]
     os.lchown(model / "config.json", OTHER_UID, OTHER_UID)
     with raises(LaunchError, OTHER_UID, cause=Cause.OTHERS_COULD_WRITE):
-        model_mounts(model)
+        model_binds(model)
 
 
 @pytest.mark.parametrize(

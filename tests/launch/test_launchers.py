@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from containers.conftest import standin_image  # noqa: F401  (a fixture)
-from launch.standins import folder_of, wait_until, write_standin
+from launch.standins import folder_of, wait_until, write_apptainer, write_standin
 from refused import raises
-from seams.launch import DockerLauncher, ProcessLauncher
+from seams.launch import ApptainerLauncher, DockerLauncher, Engine, ProcessLauncher
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     Spec = Callable[[str], LaunchSpec]
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=["process", "apptainer", "docker"])
 def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
     """One launcher of stand-ins."""
+    if request.param == "apptainer":
+        engine, image = Engine(str(write_apptainer(tmp_path)), "1.4.0"), tmp_path / "image.sif"
+        image.write_text(str(write_standin(tmp_path)))
+        return ApptainerLauncher(engine, image, cache=tmp_path / "cache", scratch=tmp_path)
     if request.param == "docker":
         image = request.getfixturevalue("standin_image")
         return DockerLauncher(image, cache=tmp_path / "cache", limits=ContainerSpec())

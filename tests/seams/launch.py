@@ -1,8 +1,9 @@
 """What tests reach behind the door of `launch`: a name that moves is changed here only."""
 
 from wattdock.launch import environment, uv
-from wattdock.launch.container import bind, create_arguments
-from wattdock.launch.docker import DockerLauncher, explained, model_mounts
+from wattdock.launch.apptainer import ApptainerLauncher, image_file
+from wattdock.launch.container import Bind, create_arguments, model_binds
+from wattdock.launch.docker import DockerLauncher, explained
 from wattdock.launch.engine import (
     BASE_NAME_LABEL,
     DEFAULT_ENGINE,
@@ -16,7 +17,7 @@ from wattdock.launch.engine import (
     remove_socket_folder,
     require_socket,
 )
-from wattdock.launch.environment import Environment, Variant, check_python, find_python
+from wattdock.launch.environment import Environment, Variant
 from wattdock.launch.images import build, lock
 from wattdock.launch.images.build import build_image, build_labels, run_docker
 from wattdock.launch.images.lock import (
@@ -29,10 +30,17 @@ from wattdock.launch.images.lock import (
     write_lock,
 )
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
-from wattdock.launch.oom import OomKills
+from wattdock.launch.launcher_choice import OomKills
 from wattdock.launch.packages import PackageLock
 from wattdock.launch.process import ProcessLauncher
-from wattdock.launch.runners import REPO, container_variables, engine_settings, process_variables
+from wattdock.launch.runners import (
+    REPO,
+    check_python,
+    container_variables,
+    engine_settings,
+    find_python,
+    process_variables,
+)
 from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variables
 
 __all__ = [
@@ -43,6 +51,8 @@ __all__ = [
     "NOT_PUSHED",
     "NO_BASE_DIGEST",
     "REPO",
+    "ApptainerLauncher",
+    "Bind",
     "DockerLauncher",
     "Engine",
     "Environment",
@@ -53,7 +63,6 @@ __all__ = [
     "Pin",
     "ProcessLauncher",
     "Variant",
-    "bind",
     "build",
     "build_image",
     "build_labels",
@@ -70,11 +79,12 @@ __all__ = [
     "explained",
     "failure",
     "find_python",
+    "image_file",
     "is_orphan",
     "lock",
     "lock_images",
     "memory_bytes",
-    "model_mounts",
+    "model_binds",
     "pip_settings",
     "place_of",
     "process_variables",

@@ -42,18 +42,17 @@ def left_to_do(
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
-    lock, served = read_lock(), {config.backend for config in experiments if config.section.server_url}
-    backends = dict.fromkeys(config.backend for config in experiments if config.launcher != "process")
-    for backend in (name for name in backends if name not in served):
+    lock, started = read_lock(), [config for config in experiments if not config.section.server_url]
+    contained = dict.fromkeys((config.backend, config.launcher) for config in started if config.launcher != "process")
+    for backend, launcher in contained:
         try:
-            find_locked(backend, lock)
+            lock.pushed(backend) if launcher == "apptainer" else find_locked(backend, lock)
         except WattdockError as error:
             hint = "docs/publication.md has the steps; without containers add --launcher process"
             lines.append(f"software: {error}; {hint}")
-    contained = {config.backend for config in experiments if config.launcher != "process"}
-    for image in (lock.images[name] for name in sorted(contained & lock.images.keys())):
+    for image in (lock.images[name] for name in sorted({name for name, _ in contained} & lock.images.keys())):
         (warned if image.repo_digest else lines).extend(f"software: {image.digest}: {why}" for why in image.warnings)
-    is_process = any(config.launcher == "process" and not config.section.server_url for config in experiments)
+    is_process = any(config.launcher == "process" for config in started)
     if is_process and (revision is None or revision.endswith("-dirty")):
         lines.append("software: wattdock is of no commit, or has changes; commit its files, and run from a clone")
     return list(dict.fromkeys(lines)), warned

@@ -56,7 +56,10 @@ def software_pinned(inputs: AuditInput) -> Outcome:
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"
         return Outcome("warn", f"{digest}: the registry of that machine alone", remedy=remedy)
-    return Outcome("fail", f"{inside.image_id[:19]}, {'locked, but in no registry' if inside.locked else 'not locked'}")
+    kind = "locked, but in no registry" if inside.locked else "not locked"
+    if inside.engine == "apptainer" and not environment.image_digest:
+        kind = "a file without a registry's digest"
+    return Outcome("fail", f"{inside.image_id[:19]}, {kind}")
 
 
 @CHECKS.check(

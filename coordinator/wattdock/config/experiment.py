@@ -117,10 +117,11 @@ class TimeoutsSpec(StrictSettings):
 
 
 class ContainerSpec(StrictSettings):
-    """The container that a runner gets under `launcher: docker`; of all this a plain process only knows `locked`.
+    """The container that a runner gets under `launcher: docker`; a plain process knows `locked`, Apptainer `image`.
 
     Attributes:
-        image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`.
+        image: Name, or `name@sha256:…` to pin it; None is `wattdock-<backend>`. For Apptainer `FILE.sif`,
+            `oci-archive:FILE` or `registry/name@sha256:…`; None is the image in `docker/images.lock`.
         locked: Start only what a lock names by content: the image in `docker/images.lock`, or under `launcher: process`
             an environment of the packages in the backend's lock, each file checked; refused where it is not that.
         memory_gb: Most memory, in 10^9 bytes and without swap; None is what the machine has, less a tenth or 4 GB,
@@ -155,7 +156,7 @@ class ExperimentConfig(StrictSettings):
         exclusive: "machine" keeps everybody else who uses wattdock from measuring on this machine meanwhile; "gpus"
             only from the same GPUs, which disturbs and is not publishable.
         wait_s: How long to wait for others who measure here.
-        launcher: "auto" takes docker where an engine and the image are there, else a process.
+        launcher: "auto" takes docker where an engine and the image are there, else a process; never apptainer.
         package_lock: Another lock of packages, as `wattdock environments lock` writes it, from which the environment
             of a process is made.
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
@@ -195,7 +196,7 @@ class ExperimentConfig(StrictSettings):
     gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
     exclusive: Literal["machine", "gpus"] = "machine"
     wait_s: NonNegativeFloat = 0.0
-    launcher: Literal["auto", "docker", "process"] = "auto"
+    launcher: Literal["auto", "docker", "process", "apptainer"] = "auto"
     container: ContainerSpec = ContainerSpec()
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
@@ -266,11 +267,13 @@ class ExperimentConfig(StrictSettings):
     def _locked_means_that_and_nothing_else(self) -> Self:
         locked = self.container.locked
         own_python, own_lock = self.runner_python is not None, self.package_lock is not None
+        limited = self.container != ContainerSpec(image=self.container.image, locked=locked)
         conflicts = {
             "container.locked (--locked) and runner_python": locked and own_python,
             "container.locked (--locked) and container.image": locked and self.container.image is not None,
             "package_lock and runner_python": own_lock and own_python,
             f"package_lock and launcher: {self.launcher}": own_lock and self.launcher != "process",
+            "limits of container and launcher: apptainer": limited and self.launcher == "apptainer",
         }
         if both := next((name for name, is_set in conflicts.items() if is_set), None):
             raise ValueError(f"{both} exclude each other; leave one of them out (--publishable sets container.locked)")

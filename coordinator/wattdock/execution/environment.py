@@ -81,7 +81,7 @@ def _launch_facts(plan: ExecutionPlan) -> dict[str, Any]:
     if image is None:
         return launcher
     container = snapshot.ContainerFacts(
-        engine="docker",
+        engine=image.engine.name,
         engine_version=image.engine.version,
         rootless=image.engine.rootless,
         image=image.name,

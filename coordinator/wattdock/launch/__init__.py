@@ -3,9 +3,10 @@
 In: a backend, GPUs, the user's choice of launcher. Out: a `Launcher`, whose `LaunchedRunner` serves on a private Unix
 socket until it is stopped or this process ends, however it ends. Must not know: gRPC, what runners measure, results.
 
-A new launcher (apptainer, a Slurm job step) is a file beside `process.py` and `docker.py` and its name in the setting
-`launcher`; `protocol.py` says what to write in it. It starts runners on the coordinator's own host, because meter,
-clock and socket are this machine's. Under Slurm `wattdock run` is itself a command of the job, on each node (`fleet`).
+A new launcher (Pyxis, a Slurm job step) is a file beside `process.py`, `docker.py` and `apptainer.py` and its name in
+the setting `launcher`; `protocol.py` says what to write in it. It starts runners on the coordinator's own host, because
+meter, clock and socket are this machine's. Under Slurm `wattdock run` is itself a command of the job, on each node
+(`fleet`).
 
 A new backend is a folder `runners/NAME` that holds `wattdock_NAME.py`; it is found without being registered, and
 docs/how-to/adding-a-backend.md says what to write in it. Its image is `docker/NAME.Dockerfile`. Images have a door of

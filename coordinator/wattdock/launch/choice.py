@@ -11,11 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, get_args
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.host import folders
 from wattdock.launch.engine import NoContainersError
-from wattdock.launch.environment import find_python
-from wattdock.launch.runners import engine_settings, find_runner
+from wattdock.launch.runners import engine_settings, find_python, find_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +63,9 @@ def choose_launcher(
                     f"launcher: {name}: {error.what}", f"{error.remedy}, or use --launcher process"
                 ) from error
             refusal = error
+    if python and choice.image:
+        what = f"launcher: {choice.name} and runner_python exclude each other"
+        raise ConfigError(what, "a container has its own interpreter")
     if config.section.server_url:
         choice = replace(choice, reason=CLIENT, change=CLIENT)
     if refusal:

@@ -1,27 +1,32 @@
-"""What a runner's container may use and reach, in the terms of the docker SDK.
+"""What a runner's container may use and reach: for every launcher of containers, and in the terms of the docker SDK.
 
-Pure: asks no engine and reads no file.
+Asks no engine and starts nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wattdock.errors import LaunchError
 from wattdock.host import folders
 from wattdock.launch.runners import container_variables
+from wattdock.owned_folder import OwnedFolder
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from docker.types import Mount
-
-    from wattdock.config import ContainerSpec
+    from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.launch.engine import Image
     from wattdock.launch.protocol import LaunchSpec
 
-# Places inside every container.
-SOCKET_FOLDER, MODEL_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/cache"
+# Places inside every container; the draft model is that of speculative decoding.
+SOCKET_FOLDER, MODEL_FOLDER, DRAFT_FOLDER, CACHE_FOLDER = "/run/wattdock", "/model", "/draft", "/cache"
+# What runners' Dockerfiles name, for launchers that start a command without the image's own.
+ENTRYPOINT = ("python3", "-m", "wattdock_runner")
 CAPABILITIES = ["gpu", "compute", "utility"]
 BYTES_PER_GB = 1_000_000_000
 LOG_SIZE = "20m"
@@ -37,12 +42,80 @@ ISOLATION: dict[str, Any] = {
 }
 
 
+class Bind(NamedTuple):
+    """A file or folder of the host at a path in a container."""
+
+    source: Path
+    target: str
+    read_only: bool = True
+
+
+def own_binds(socket_folder: Path, cache: Path) -> list[Bind]:
+    """Return what a runner's container can write to of the host."""
+    return [Bind(socket_folder, SOCKET_FOLDER, read_only=False), Bind(cache, CACHE_FOLDER, read_only=False)]
+
+
+def models_binds(spec: LaunchSpec) -> list[Bind]:
+    """Return the binds of a runner's model, and of its draft model.
+
+    Raises:
+        LaunchError: As `model_binds`.
+    """
+    places = ((spec.model_path, MODEL_FOLDER), (spec.draft_path, DRAFT_FOLDER))
+    return [bind for folder, target in places if folder for bind in model_binds(folder, target)]
+
+
+def model_binds(folder: Path, target: str = MODEL_FOLDER) -> list[Bind]:
+    """Return the binds of a model's folder at `target`: the folder itself, or each of its files where some are links.
+
+    A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
+
+    Raises:
+        LaunchError: A stranger's link leads to what is not the stranger's.
+    """
+    binds = []
+    try:
+        with OwnedFolder.open(folder) as opened:
+            names = [*opened.files()]
+            if all(map(opened.is_regular, names)):
+                return [Bind(opened.target("."), target)]
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    binds.append(Bind(opened.target(name), f"{target}/{name}"))
+    except OSError as error:
+        raise LaunchError(f"{error.filename or folder}: {error.strerror}", "see that this user may read it") from error
+    return binds
+
+
+class Contained:
+    """What every `LaunchedRunner` in a container does alike."""
+
+    _spec: LaunchSpec
+
+    def model_path(self, on_host: Path) -> Path:
+        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
+        return Path(DRAFT_FOLDER if on_host == self._spec.draft_path else MODEL_FOLDER)
+
+
+def runner_arguments(spec: LaunchSpec) -> list[str]:
+    """Return what the command of a runner's image is called with."""
+    return ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{folders.SOCKET_NAME}"]
+
+
+def compile_cache(config: ExperimentConfig, image: Image, home: Path) -> Path:
+    """Return the folder for what engines of an image compile; `home` is WATTDOCK_HOME."""
+    # What a model's own code leaves in a cache must reach no run without that code.
+    code = json_text(config.model) if config.model.trust_remote_code else ""
+    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
+    return folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
+
+
 def create_arguments(
     spec: LaunchSpec,
     image: Image,
     *,
     user: tuple[int, int],
-    mounts: Sequence[Mount],
+    binds: Sequence[Bind],
     labels: Mapping[str, str],
     limits: ContainerSpec,
     environ: Mapping[str, str],
@@ -51,10 +124,10 @@ def create_arguments(
 
     Args:
         user: The coordinator's uid and gid; what the runner writes belongs to them.
-        mounts: What the container gets of the host; see `bind`.
+        binds: What the container gets of the host.
         environ: The coordinator's environment, of which the container gets engine settings only.
     """
-    from docker.types import DeviceRequest, LogConfig
+    from docker.types import DeviceRequest, LogConfig, Mount
 
     # A rootless engine maps its user to root and nobody else.
     uid, gid = (0, 0) if image.engine.rootless else user
@@ -63,13 +136,15 @@ def create_arguments(
     return {
         # By id, not by name: a name may point to another image an hour later.
         "image": image.id,
-        "command": ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{folders.SOCKET_NAME}"],
+        "command": runner_arguments(spec),
         # Python puts the working folder on the module path; this one holds the socket and nothing else.
         "working_dir": SOCKET_FOLDER,
         "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),
         "labels": labels,
         "user": f"{uid}:{gid}",
-        "mounts": mounts,
+        "mounts": [
+            Mount(target=each.target, source=str(each.source), type="bind", read_only=each.read_only) for each in binds
+        ],
         "device_requests": gpus,
         # Compiled kernels are loaded from /tmp, so it allows exec.
         "tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={int(limits.tmp_gb * BYTES_PER_GB)}"},
@@ -82,10 +157,3 @@ def create_arguments(
         "log_config": LogConfig(type="json-file", config={"max-size": LOG_SIZE, "max-file": "2"}),
         **ISOLATION,
     }
-
-
-def bind(source: Path, target: str, *, read_only: bool = True) -> Mount:
-    """Return the mount of a file or folder of the host at a path in the container."""
-    from docker.types import Mount
-
-    return Mount(target=target, source=str(source), type="bind", read_only=read_only)

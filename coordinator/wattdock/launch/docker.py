@@ -6,42 +6,37 @@ Knows nothing of gRPC. `container` says what a container may do.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
 
-from wattdock.errors import ConfigError, LaunchError
+from wattdock.errors import LaunchError
 from wattdock.host import Machine, folders, nvml
-from wattdock.launch.container import BYTES_PER_GB, CACHE_FOLDER, MODEL_FOLDER, SOCKET_FOLDER, bind, create_arguments
+from wattdock.launch.container import BYTES_PER_GB, Contained, compile_cache, create_arguments, models_binds, own_binds
 from wattdock.launch.engine import NoContainersError, connect, find_image, owner_labels
 from wattdock.launch.images import find_locked
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, STOPPED, LaunchedRunner
-from wattdock.owned_folder import OwnedFolder
-from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     import docker
     from docker.models.containers import Container
-    from docker.types import Mount
 
     from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.files import NewFolder
+    from wattdock.launch.container import Bind
     from wattdock.launch.engine import Image
     from wattdock.launch.images import ImagesLock
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
-# Where a container has the draft model of speculative decoding.
-DRAFT_FOLDER = "/draft"
 # Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
@@ -68,7 +63,6 @@ def choose(
     """Return the choice of containers: their image, what they may use, where engines in them compile.
 
     Raises:
-        ConfigError: The experiment asks for containers and names an interpreter.
         NoContainersError: No engine answers, it lacks the image, or the experiment names an interpreter.
         PreflightError: The locked image is not here.
     """
@@ -81,21 +75,14 @@ def choose(
     else:
         name = config.container.image or f"wattdock-{config.backend}"
         image = find_image(name, backend=config.backend, needs_gpu=on_gpu)
-        if config.runner_python:
-            raise ConfigError(
-                "launcher: docker and runner_python exclude each other", "a container has its own interpreter"
-            )
         found = f"docker {image.engine.version} has image {image.name}"
         reason = found if config.launcher == "auto" else "asked for"
-    # What a model's own code leaves in a cache must reach no run without that code.
-    code = json_text(config.model) if config.model.trust_remote_code else ""
-    suffix = f"-code-{hashlib.sha256(code.encode()).hexdigest()[:12]}" if code else ""
-    cache = folders.engine_cache(home) / config.backend / f"{image.id[-12:]}{suffix}"
     limits = config.container
     if not limits.memory_gb and (total_bytes := Machine.total_memory_bytes()):
         # A share of the whole, not of what is free just now, or the conditions of two runs would differ.
         left_bytes = total_bytes - min(total_bytes / 10, MOST_RESERVED_BYTES)
         limits = limits.model_copy(update={"memory_gb": left_bytes / BYTES_PER_GB})
+    cache = compile_cache(config, image, home)
     return LauncherChoice("docker", reason, image=image, pin=pin, cache=cache, limits=limits)
 
 
@@ -127,14 +114,14 @@ class DockerLauncher:
         """
         from docker.errors import DockerException
 
-        folder = folders.make_socket_folder(os.environ)
+        models, folder = models_binds(spec), folders.make_socket_folder(os.environ)
         try:
             with contextlib.ExitStack() as undo:
                 (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
                 spec.log_path.touch()
                 client = connect(self._image.engine.address)
                 undo.callback(client.close)
-                container = self._start(client, spec, folder.path)
+                container = self._start(client, spec, folder.path, models)
                 undo.callback(container.remove, force=True, v=True)
                 # Removes the container and its socket's folder if this process is killed, and holds the leases until
                 # then, so that nobody else gets the GPUs before the container is gone.
@@ -155,18 +142,15 @@ class DockerLauncher:
             raise LaunchError(f"no container could be started: {explained(error)}") from error
         return RunnerContainer(client, container, keeper, folder, spec)
 
-    def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path) -> Container:
+    def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path, models: list[Bind]) -> Container:
         from docker.errors import APIError
         from docker.types import Ulimit
 
-        mounts = [bind(folder, SOCKET_FOLDER, read_only=False), bind(self._cache, CACHE_FOLDER, read_only=False)]
-        for source, target in ((spec.model_path, MODEL_FOLDER), (spec.draft_path, DRAFT_FOLDER)):
-            mounts += model_mounts(source, target) if source else ()
         arguments = {"name": f"wattdock-{folder.name.removeprefix('wattdock-')}"} | create_arguments(
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            mounts=mounts,
+            binds=[*own_binds(folder, self._cache), *models],
             labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
             limits=self._limits,
             environ=os.environ,
@@ -199,29 +183,7 @@ def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container
     return container
 
 
-def model_mounts(folder: Path, target: str = MODEL_FOLDER) -> list[Mount]:
-    """Return the mounts of a model's folder at `target`: the folder itself, or each of its files where some are links.
-
-    A download of the Hugging Face hub is a folder of links to files elsewhere, which lead nowhere in a container.
-
-    Raises:
-        LaunchError: A stranger's link leads to what is not the stranger's.
-    """
-    mounts = []
-    try:
-        with OwnedFolder.open(folder) as opened:
-            names = [*opened.files()]
-            if all(map(opened.is_regular, names)):
-                return [bind(opened.target("."), target)]
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    mounts.append(bind(opened.target(name), f"{target}/{name}"))
-    except OSError as error:
-        raise LaunchError(f"{error.filename or folder}: {error.strerror}", "see that this user may read it") from error
-    return mounts
-
-
-class RunnerContainer(LaunchedRunner):
+class RunnerContainer(Contained, LaunchedRunner):
     """A runner that was started in a container.
 
     Attributes:
@@ -237,15 +199,11 @@ class RunnerContainer(LaunchedRunner):
         spec: LaunchSpec,
     ) -> None:
         self._client, self._container, self._keeper = client, container, keeper
-        self._folder, self._log_path, self._draft_path = folder, spec.log_path, spec.draft_path
+        self._folder, self._spec = folder, spec
         self._exit_reason: str | None = None
         self._forced = self._asked = False
         self.id = str(container.id)
         self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
-
-    def model_path(self, on_host: Path) -> Path:
-        """Return where the runner finds the model's folder: always in one place, and a draft model's in another."""
-        return Path(DRAFT_FOLDER if on_host == self._draft_path else MODEL_FOLDER)
 
     def pids(self) -> frozenset[int]:
         """Return all processes that belong to it, as this host numbers them; empty if the engine does not answer.
@@ -274,7 +232,7 @@ class RunnerContainer(LaunchedRunner):
         if state.get("Running"):
             return None
         reason = self._ending(state)
-        with contextlib.suppress(DockerException, OSError), self._log_path.open("ab") as log:
+        with contextlib.suppress(DockerException, OSError), self._spec.log_path.open("ab") as log:
             # In chunks: a log may have tens of megabytes.
             for chunk in self._container.logs(stream=True):
                 log.write(chunk)

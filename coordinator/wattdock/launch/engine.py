@@ -61,18 +61,20 @@ class NoImageError(NoContainersError):
 
 @dataclass(frozen=True)
 class Engine:
-    """A Docker engine that answers.
+    """A Docker engine that answers, or a program that starts containers by itself.
 
     Attributes:
-        address: Its Unix socket, "unix:///…".
+        address: Its Unix socket, "unix:///…"; the path of the program.
         rootless: It runs as the user, so that root in its containers is the user.
         runtimes: Names of its container runtimes; NVIDIA's shows GPUs to containers.
+        name: "docker", or the launcher that calls the program.
     """
 
     address: str
     version: str
     rootless: bool = False
     runtimes: tuple[str, ...] = ()
+    name: str = "docker"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The Python that runs a backend: one that the user named, or the backend's own environment, which uv makes."""
+"""The environment of a backend: its own, which uv makes, and the lock of one that is there."""
 
 from __future__ import annotations
 
@@ -17,32 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.errors import ConfigError, LaunchError, PreflightError
-from wattdock.files import expanded, locked, write_whole
+from wattdock.errors import LaunchError, PreflightError
+from wattdock.files import locked, write_whole
 from wattdock.host import folders, processes
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.packages import PackageLock
-from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_runner
-from wattdock.launch.uv import run_uv
+from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_python, find_runner
+from wattdock.launch.uv import run_command, run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 Variant = Literal["cpu", "cuda"]
 
-MIN_PYTHON = (3, 10)
-CHECK_TIMEOUT_S = 60
-# Any program may end with code 0; only a Python that got to the end prints this.
-SUITABLE = "wattdock: suitable"
-CHECK = f"""
-import sys
-if sys.version_info < {MIN_PYTHON}:
-    sys.exit("is Python " + sys.version.split()[0] + ", {".".join(map(str, MIN_PYTHON))} or later is needed")
-import grpc, google.protobuf
-print("{SUITABLE}")
-"""
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # What uv says where no index has a CPU build of torch.
 NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
@@ -61,54 +50,6 @@ WAIT_S = 3600
 # Why a lock cannot be opened where the environment is another user's.
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
 OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
-
-
-def find_python(python: str | Path) -> Path:
-    """Return the absolute path of an interpreter that the user named; executes nothing.
-
-    Raises:
-        ConfigError: There is no such file.
-        PreflightError: The file cannot be executed.
-    """
-    advice = "name a Python interpreter by path, or leave it out"
-    if executable := shutil.which(expanded(python)):
-        return Path(executable).absolute()
-    if Path(python).exists():
-        raise PreflightError(f"runner_python: {python} cannot be executed", advice)
-    raise ConfigError(f"runner_python: {python} is not there", advice)
-
-
-def check_python(path: Path, variables: Mapping[str, str]) -> None:
-    """Try whether the interpreter at `path` can run a runner.
-
-    Whether it has the backend's own packages, the runner finds out.
-
-    Args:
-        variables: The environment of the trial: a runner's.
-
-    Raises:
-        PreflightError: The interpreter does not run, is older than 3.10, or lacks grpcio or protobuf.
-    """
-    if path == Path(sys.executable):
-        # The coordinator's own interpreter, which is recent enough and has both packages.
-        return
-    try:
-        done = subprocess.run(
-            [path, "-c", CHECK],
-            env=variables,
-            # With -c, Python would import from the working folder too.
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CHECK_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PreflightError(f"runner_python: {path} does not run: {error}") from error
-    if done.returncode != 0 or SUITABLE not in done.stdout:
-        reason = (done.stderr.strip().splitlines() or ["is not a Python interpreter"])[-1]
-        raise PreflightError(f"runner_python: {path} {reason}", "name a Python interpreter, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -179,12 +120,9 @@ class Environment:
         if self.packages:
             return (f"{digest} {self.variant} python{PYTHON_HERE} lock {self.packages.sha256}\n",)
         variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
-        stamps = []
-        for variant in variants:
-            lock = self.requirements(variant, ".lock")
-            locked = f"lock {_digest(lock)}" if lock.exists() else UNLOCKED
-            stamps.append(f"{digest} {variant} python{PYTHON_HERE} {locked}\n")
-        return tuple(stamps)
+        locks = {variant: self.requirements(variant, ".lock") for variant in variants}
+        found = {variant: f"lock {_digest(lock)}" if lock.exists() else UNLOCKED for variant, lock in locks.items()}
+        return tuple(f"{digest} {variant} python{PYTHON_HERE} {lock}\n" for variant, lock in found.items())
 
     def is_complete(self) -> bool:
         """Whether the environment was made to its end, from today's requirements, and its Python still exists.
@@ -376,17 +314,12 @@ def lock_environment(
     """
     runner_dir = find_runner(backend)
     python = find_python(runner_python) if runner_python else Environment(runner_dir, variant, progress).ensure()
+    environ = processes.child_environment(os.environ, processes.PACKAGES)
     try:
         listing = [str(python), "-I", "-c", INSTALLED]
-        done = subprocess.run(listing, cwd=os.sep, capture_output=True, text=True, check=True)
+        done = subprocess.run(listing, env=environ, cwd=os.sep, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise PreflightError(f"{python} does not run: {error}", "name a Python interpreter") from error
-
-    def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
-        ran = subprocess.run(command, env=environ, cwd=os.sep, capture_output=True, text=True, check=False)
-        return ran.stderr.splitlines() if ran.returncode else None
-
-    environ = processes.child_environment(os.environ, processes.PACKAGES)
     with tempfile.TemporaryDirectory() as name:
         wanted, made = Path(name, "installed.txt"), Path(name, "made.lock")
         write_whole(wanted, done.stdout.encode())
@@ -395,9 +328,9 @@ def lock_environment(
             shutil.copyfile(own, made)
         files = ("--python", str(python), "--output-file", str(made), str(wanted))
         words = ("pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "--quiet", *files)
-        problem = run_uv(words, call, progress, environ=environ)
+        problem = run_uv(words, run_command, progress, environ=environ)
         if problem and NO_TORCH.search(problem):
-            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), call, progress, environ=environ)
+            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), run_command, progress, environ=environ)
         if problem:
             raise LaunchError(f"cannot lock what {python} has: {problem}")
         write_whole(out, read_regular(made))

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
-from wattdock.launch.environment import Environment, check_python
-from wattdock.launch.keeper import memory_bytes
-from wattdock.launch.oom import OomKills
-from wattdock.launch.runners import process_variables
+from wattdock.launch.environment import Environment
+from wattdock.launch.keeper import memory_bytes, memory_groups
+from wattdock.launch.runners import check_python, process_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,13 +27,47 @@ if TYPE_CHECKING:
     from wattdock.launch.packages import PackageLock
     from wattdock.launch.protocol import Launcher
 
+# The file in which a control group counts processes killed for lack of memory, by controller: version 2 and version 1.
+COUNTS = {"": "memory.events.local", "memory": "memory.oom_control"}
+
+
+class OomKills:
+    """The processes killed for lack of memory since it was made: of a control group, or of the machine with others'.
+
+    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group also counts what it lost to others' use of memory.
+
+    Args:
+        in_group: Count the group that this process's memory is charged to, and its child processes', if the kernel
+            tells of it; else the machine.
+        root: The folder with proc and sys.
+    """
+
+    def __init__(self, *, in_group: bool, root: Path = Path("/")) -> None:
+        groups = memory_groups(root) if in_group else ()
+        files = (folder / COUNTS[controller] for controller, folders in groups for folder in folders)
+        self._file = next((file for file in files if count(file) is not None), root / "proc/vmstat")
+        self._before = count(self._file) or 0
+
+    def since(self) -> int:
+        """Return how many were killed since then; 0 where the kernel hides it."""
+        return max((count(self._file) or 0) - self._before, 0)
+
+
+def count(file: Path) -> int | None:
+    """Return the number that a file gives as `oom_kill`; None where it gives none."""
+    try:
+        fields = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return None
+    return next((int(value) for name, value in fields if name == "oom_kill"), None)
+
 
 @dataclass(frozen=True)
 class LauncherChoice:
     """How a backend's runners are started, and why.
 
     Attributes:
-        name: Name of the launcher and its file: "process", "docker".
+        name: Name of the launcher and its file: "process", "docker", "apptainer".
         change: What a user would do to get containers; empty for containers.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
@@ -42,7 +75,7 @@ class LauncherChoice:
         packages: What the packages of processes are locked by; None where nothing was asked of them.
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
-        limits: What a container may use, its memory decided; None for processes.
+        limits: What a container may use, its memory decided; None for runners that share this process's limits.
         variables: Engine settings that a runner inherits from this process's environment, without secrets.
         opened: The function `launcher` of the launcher's file; None for a choice that only describes.
     """
@@ -69,7 +102,7 @@ class LauncherChoice:
 
     def oom_kills(self) -> OomKills:
         """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
-        runners are processes, else of the whole machine, as an engine has groups of its own for containers.
+        runners share it, else of the whole machine, as an engine has groups of its own for containers.
         """
         return OomKills(in_group=self.limits is None)
 

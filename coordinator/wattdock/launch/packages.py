@@ -29,9 +29,8 @@ LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+) *(?:;([^\\\n]*))?[^\n]*(\
 OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
 # Files at the top of site-packages that Python runs when it starts, and uv's own of them.
 HOOKS, OF_UV = ("*.pth", "sitecustomize.py", "usercustomize.py"), ("_virtualenv.pth",)
-# Files that this process found to be the wheel's, by path and hash, as they were then: inode, size, instant of change.
-# Nobody but root can set the instant.
-_FOUND_SAME: dict[tuple[str, str], tuple[int, int, int]] = {}
+# SHA-256 of files that this process read, by path, inode, size and instant of change, which nobody but root can set.
+_KNOWN: dict[tuple[Path, int, int, int], bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,22 @@ def _normalised(name: str) -> str:
 
 def _is_same(file: PackagePath) -> bool:
     assert file.hash is not None
-    known_as = str(file.locate()), file.hash.value
     try:
-        with open_data(Path(known_as[0])) as stream:
-            state = os.fstat(stream.fileno())
-            seen = (state.st_ino, state.st_size, state.st_ctime_ns)
-            if _FOUND_SAME.get(known_as) == seen:
-                return True
-            digest = hashlib.file_digest(stream, "sha256").digest()
+        digest = sha256_of(Path(str(file.locate())))
     except OSError:
         return False
-    is_same = file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-    if is_same:
-        _FOUND_SAME[known_as] = seen
-    return is_same
+    return file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def sha256_of(path: Path) -> bytes:
+    """Return the SHA-256 of a file, which this process reads once unless it changes.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open_data(path) as stream:
+        state = os.fstat(stream.fileno())
+        key = (path, state.st_ino, state.st_size, state.st_ctime_ns)
+        if key not in _KNOWN:
+            _KNOWN[key] = hashlib.file_digest(stream, "sha256").digest()
+    return _KNOWN[key]

@@ -21,7 +21,7 @@ from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
 from wattdock.launch.runners import process_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
@@ -77,34 +77,45 @@ class ProcessLauncher:
         """
         folder = folders.make_socket_folder(os.environ)
         runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
-        command = [
-            *(*KEEPER, "process", str(STOP_GRACE_S), str(folder.path)),
-            *(*runner, "--socket", str(folder.path / folders.SOCKET_NAME)),
-        ]
-        try:
-            with spec.log_path.open("ab") as log:
-                keeper = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    bufsize=0,
-                    # Python puts the working folder on the module path, so it must not be one where users keep files.
-                    cwd=folder.path,
-                    env=process_variables(
-                        spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
-                    )
-                    | dict(spec.variables),
-                    # A terminal's Ctrl-C is the coordinator's to handle. Not a session of its own: some kernels share
-                    # the CPUs out by session, and an engine that yields while it waits then starves the coordinator.
-                    process_group=0,
-                    # Whatever is left of the folder when both are killed is removed by the next command.
-                    pass_fds=(*spec.lease_fds, folder.descriptor),
-                )
-        except OSError as error:
-            folder.remove()
-            raise LaunchError(f"cannot start a runner with the log {spec.log_path}: {error.strerror}") from error
-        return RunnerProcess(keeper, folder, spec.log_path)
+        variables = process_variables(
+            spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
+        )
+        command = [*runner, "--socket", str(folder.path / folders.SOCKET_NAME)]
+        return RunnerProcess(start(command, spec, folder, variables | dict(spec.variables)), folder, spec)
+
+
+def start(
+    command: Sequence[str], spec: LaunchSpec, folder: NewFolder, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command below a keeper, which is returned; its output goes to the log of `spec`.
+
+    Args:
+        folder: The folder of its socket, and its working folder; removed where nothing was started.
+        variables: The whole environment of the command.
+
+    Raises:
+        LaunchError: The log cannot be written, or the keeper cannot be started.
+    """
+    try:
+        with spec.log_path.open("ab") as log:
+            return subprocess.Popen(
+                [*KEEPER, "process", str(STOP_GRACE_S), str(folder.path), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                # Python puts the working folder on the module path, so it must not be one where users keep files.
+                cwd=folder.path,
+                env=variables,
+                # A terminal's Ctrl-C is the coordinator's to handle. Not a session of its own: some kernels share
+                # the CPUs out by session, and an engine that yields while it waits then starves the coordinator.
+                process_group=0,
+                # Whatever is left of the folder when both are killed is removed by the next command.
+                pass_fds=(*spec.lease_fds, folder.descriptor),
+            )
+    except OSError as error:
+        folder.remove()
+        raise LaunchError(f"cannot start a runner with the log {spec.log_path}: {error.strerror}") from error
 
 
 class RunnerProcess(LaunchedRunner):
@@ -114,15 +125,15 @@ class RunnerProcess(LaunchedRunner):
         pid: The runner's process id and process group.
     """
 
-    def __init__(self, keeper: subprocess.Popen[bytes], folder: NewFolder, log_path: Path) -> None:
-        self._keeper = keeper
-        self._folder = folder
+    def __init__(self, keeper: subprocess.Popen[bytes], folder: NewFolder, spec: LaunchSpec) -> None:
+        self._keeper, self._folder, self._spec = keeper, folder, spec
         self._exit_reason: str | None = None
         self.address = f"unix:{folder.path / folders.SOCKET_NAME}"
         word, detail = self._read_status()
         if word != "started":
             self._close()
-            raise LaunchError(f"the runner could not be started: {detail or 'its keeper ended'}", f"see {log_path}")
+            what = f"the runner could not be started: {detail or 'its keeper ended'}"
+            raise LaunchError(what, f"see {spec.log_path}")
         self.pid = int(detail)
 
     def model_path(self, on_host: Path) -> Path:

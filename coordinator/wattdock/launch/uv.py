@@ -153,20 +153,22 @@ def _without_index(address: re.Match[str]) -> str:
     return f"{path[-1] if path else 'an answer'} from the configured package index"
 
 
+def run_command(command: list[str], environ: dict[str, str]) -> list[str] | None:
+    """Run a command line, whose stdout is this process's; return what it wrote on stderr, by lines, if it fails."""
+    done = subprocess.run(
+        command, env=environ, cwd=os.sep, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
+    return done.stderr.splitlines() if done.returncode else None
+
+
 def main() -> int:
     """Run uv; return 0, 3 with the reason on stderr, or 130 after Ctrl-C."""
-
-    def call(command: list[str], environ: dict[str, str]) -> list[str] | None:
-        done = subprocess.run(
-            command, env=environ, cwd=os.sep, stderr=subprocess.PIPE, text=True, errors="replace", check=False
-        )
-        return done.stderr.splitlines() if done.returncode else None
 
     def say(line: str) -> None:
         sys.stderr.write(line + "\n")
 
     try:
-        error = run_uv(sys.argv[1:], call, say, environ=os.environ)
+        error = run_uv(sys.argv[1:], run_command, say, environ=os.environ)
     except KeyboardInterrupt:
         return 130
     if error:

@@ -85,6 +85,30 @@ class ImagesLock:
     images: Mapping[str, LockedImage]
     sha256: str
 
+    def image(self, name: str) -> LockedImage:
+        """Return what the file says of an image.
+
+        Raises:
+            PreflightError: It does not name the image.
+        """
+        if name not in self.images:
+            raise PreflightError(
+                f"{self.path} names no image for {name}",
+                f"build one (to publish, push it), then: wattdock images lock {name}",
+            )
+        return self.images[name]
+
+    def pushed(self, name: str) -> tuple[LockedImage, str]:
+        """Return what the file says of an image, and the digest by which a registry has it; asks no engine.
+
+        Raises:
+            PreflightError: It does not name the image, or no registry has it.
+        """
+        locked = self.image(name)
+        if locked.repo_digest is None:
+            raise PreflightError(f"cannot pull {name}: {NOT_PUSHED}")
+        return locked, locked.repo_digest
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -209,7 +233,7 @@ def find_locked(name: str, lock: ImagesLock, *, needs_gpu: bool = False) -> tupl
     Raises:
         PreflightError: The lock names no such image, or the image is not here, or its labels are not those locked.
     """
-    locked = _locked(name, lock)
+    locked = lock.image(name)
     remedy = f"only the machine that built it has it; build another, then: wattdock images lock {name}"
     if locked.repo_digest:
         remedy = f"get it with: wattdock images pull {name}"
@@ -225,21 +249,10 @@ def pull_image(name: str, lock: ImagesLock) -> str:
     Raises:
         PreflightError: No registry has the image, or its labels are not those locked.
     """
-    digest = _locked(name, lock).repo_digest
-    if digest is None:
-        raise PreflightError(f"cannot pull {name}: {NOT_PUSHED}")
+    _, digest = lock.pushed(name)
     pull(digest)
     find_locked(name, lock)
     return digest
-
-
-def _locked(name: str, lock: ImagesLock) -> LockedImage:
-    if name not in lock.images:
-        raise PreflightError(
-            f"{lock.path} names no image for {name}",
-            f"build one (to publish, push it), then: wattdock images lock {name}",
-        )
-    return lock.images[name]
 
 
 def _differences(locked: LockedImage, image: Image) -> str:
