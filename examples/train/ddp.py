@@ -256,6 +256,9 @@ def train(options: argparse.Namespace) -> str | None:
 
 if __name__ == "__main__":
     failure = train(parse())
+    if failure and dist.get_rank() == 0:
+        print(failure, file=sys.stderr, flush=True)
+    # `torchrun` ends the others as soon as one of them fails.
+    dist.barrier()
     dist.destroy_process_group()
-    if failure:
-        refuse(failure)
+    sys.exit(1 if failure else 0)
