@@ -98,11 +98,11 @@ def marked(name: str) -> Iterator[None]:
             torch.cuda.synchronize()
 
 
-def average(tensor: torch.Tensor) -> torch.Tensor:
-    """Replace a tensor by its mean over all ranks; where the host does that, it is marked."""
+def average(tensor: torch.Tensor, *, is_marked: bool) -> torch.Tensor:
+    """Replace a tensor by its mean over all ranks."""
     if dist.get_world_size() > 1:
         tensor /= dist.get_world_size()
-        with nullcontext() if tensor.is_cuda else span("communication"):
+        with span("communication") if is_marked else nullcontext():
             dist.all_reduce(tensor)
     return tensor
 
@@ -110,7 +110,7 @@ def average(tensor: torch.Tensor) -> torch.Tensor:
 def average_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average gradients at once: beside computation, as DDP itself does it, nobody could say how long it takes."""
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(average(bucket.buffer()))
+    done.set_result(average(bucket.buffer(), is_marked=True))
     return done
 
 
@@ -187,7 +187,7 @@ def train_step(model: Any, optimizer: Any, batches: Sequence[torch.Tensor], dtyp
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    return float(average(total))
+    return float(average(total, is_marked=isinstance(model, DistributedDataParallel) and not total.is_cuda))
 
 
 def state_of(model: Any, optimizer: Any, progress: dict[str, float]) -> dict[str, Any]:
