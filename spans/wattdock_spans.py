@@ -40,8 +40,6 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
 
-__all__ = ["span", "step", "work"]
-
 # How often the thread writes: a killed process may lose half a second, and a write takes a moment.
 FLUSH_S = 0.25
 # Launchers' names for a process's number among all; torchrun's comes first, as Slurm may have started it.
@@ -141,6 +139,8 @@ class _Log:
 
     def _begin(self, event: Any) -> None:
         with self._lock:
+            # What a signal's handler marks meanwhile waits for the header.
+            self.add = self._events.append
             if not self._file.name:
                 self._file = Path(self._folder, f"{os.getpid()}-{self.begun_ns}.jsonl")
                 rank = next((int(n) for name in RANKS if (n := os.environ.get(name, "")).isdecimal()), None)
@@ -149,7 +149,7 @@ class _Log:
                 if util := sys.modules.get("multiprocessing.util"):
                     util.Finalize(None, self.stop, (True,), exitpriority=0)
             self._write(event)
-            if self.add == self._begin:
+            if self._thread is None and self.add != _ignore:
                 self._ended = threading.Event()
                 thread = threading.Thread(target=self._keep_writing, args=(self._ended,), daemon=True)
                 # There is none to be had where the interpreter ends, or where a limit is reached.

@@ -318,3 +318,39 @@ def test_a_span_without_a_name_is_a_mistake_that_shows_at_once(tmp_path: Path) -
     """Else the function would be taken for a name, and its first argument for what to decorate."""
     program = "try:\n    @span\n    def train(model): pass\nexcept TypeError as error: print(error, file=sys.stderr)"
     assert ran(program, tmp_path) == 'a span needs a name: @span("step")\n'
+
+
+def test_a_signals_handler_and_forks_lose_nothing(tmp_path: Path) -> None:
+    """Whatever a call was about to do when the signal came; each file has one header, before all else."""
+    said = ran(
+        """
+heard = 0
+def hear(*_):
+    global heard
+    signal.setitimer(signal.ITIMER_REAL, 0.0002)
+    heard += 1
+    step()
+signal.signal(signal.SIGALRM, hear)
+signal.setitimer(signal.ITIMER_REAL, 0.0002)
+children = 0
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    with span("fork"):
+        pid = os.fork()
+    if not pid:
+        # Source: setitimer(2), a child inherits no timer.
+        step(2)
+        os._exit(0)
+    children += 1
+    os.waitpid(pid, 0)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(os.getpid(), heard, children, file=sys.stderr)
+""",
+        tmp_path,
+    )
+    pid, heard, children = map(int, said.split())
+    lines = files(tmp_path)
+    own = lines.pop(pid)
+    assert [line[2] for line in own if line[0] == "step"] == [1] * heard
+    assert ended(own) == ["fork"] * children
+    assert [[line[2] for line in child] for child in lines.values()] == [[2]] * children
