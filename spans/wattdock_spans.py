@@ -8,12 +8,12 @@
             step()
             work(samples=len(batch))
 
-Where the environment variable WATTDOCK_SPANS names a folder, each process appends lines of JSON to a file of its own
-there, a forked child too; elsewhere every call does nothing. Whatever happens to that file, no call raises, and a
-process prints at most one warning. A process that is killed loses its last half second. Nothing here waits for a GPU:
-before a span ends, the program synchronises. Standard library only; knows nothing of wattdock.
+Where the environment variable WATTDOCK_SPANS names a folder at the import, each process appends lines of JSON to a file
+of its own there, a forked child too; elsewhere every call does nothing. Whatever happens to that file, no call raises,
+and a process prints at most one warning. A process that is killed loses its last half second. Nothing here waits for a
+GPU: before a span ends, the program synchronises. Standard library only; knows nothing of wattdock.
 
-A file holds, one JSON array a line, with times of CLOCK_MONOTONIC in nanoseconds:
+A file holds, one JSON array a line, with times of CLOCK_MONOTONIC in nanoseconds (a full disk may tear the last line):
 
     ["process", 1, pid, rank or null, begin]      first; 1 is the version of this form
     ["span", name, begin, end, n]
