@@ -115,7 +115,7 @@ test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or bro
 lint: $(SETUP_DEV) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@MYPYPATH=$$(echo runners/* | tr ' ' :) $(BIN)/mypy coordinator runners/common/wattdock_runner runners/*/*.py docker/*.py docs/*.py tests benchmarks
+	@MYPYPATH=$$(echo runners/* | tr ' ' :) $(BIN)/mypy coordinator runners/common/wattdock_runner runners/*/*.py spans/*.py examples/train/*.py docker/*.py docs/*.py tests benchmarks
 
 format: $(SETUP_DEV) ## Apply the style
 	@$(BIN)/ruff check --fix --quiet . || true

@@ -29,6 +29,7 @@ from energy_windows import energy_windows
 from engines import CPU_SIZES, GPU_SIZES, duration_s, live_engine, tpot_p99_s
 from figures import Figures, ratio_row
 from first_result import first_result
+from marks import marks
 from metered import LEAD_S, MeterCost, run_unmetered, something_to_meter
 from overheads import MISSED, energy_arithmetic, start_up, wire_costs
 from paired import Claim
@@ -55,6 +56,7 @@ OVERHEADS = {
     "start-up": start_up,
     "wire": wire_costs,
     "steps": step_record,
+    "marks": marks,
     "energy": energy_arithmetic,
     "energy-windows": energy_windows,
     "studies": studies,

@@ -96,10 +96,12 @@ FIRST = (
 )
 
 
+TRAINING = ("tests/spans/test_ddp.py", "tests/spans/test_mirrored.py")
 # Engines, containers, the whole command and what the docs say of it; elsewhere a file marks itself as slow.
 SLOW = (
     *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/", "tests/slurm/"),
     *("tests/docs/test_commands.py", "tests/docs/test_site.py", "tests/reports/test_browser.py", *ENGINES),
+    *TRAINING,
 )
 # Transformers' own counts, the embedded model, and Chromium.
 SLOW_FIXTURES = {"theirs", "wheel", "browser"}
@@ -108,6 +110,7 @@ SYSTEM = (
     *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
     *("tests/docs/test_commands.py", "tests/reports/test_browser.py"),
     *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
+    *TRAINING,
 )
 SYSTEM_FIXTURES = {"browser"}
 # For each way of choosing tests, what it leaves out without reading it.
