@@ -203,6 +203,7 @@ LOOKED_ELSEWHERE = {
         *("lock.is_file", "out.exists", "out.absolute().parent.is_dir"),
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
+    "planning/preflight.py: a person's path": {"folder.is_dir", "(folder / program).is_file"},
     "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {

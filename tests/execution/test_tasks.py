@@ -81,7 +81,7 @@ def test_what_tasks_need_is_made_once_and_no_environment_for_what_runs_in_contai
     @contextmanager
     def launcher(choice: LauncherChoice, *, on_gpu: bool, say: object) -> Iterator[None]:
         del say
-        made.append((choice.runner_dir.name, on_gpu))
+        made.append((known(choice.runner_dir).name, on_gpu))
         yield
 
     monkeypatch.setattr(LauncherChoice, "launcher", launcher)

@@ -2,6 +2,7 @@
 
 from wattdock.runner import wire
 from wattdock.runner.client import CAUSE_KEY
+from wattdock.runner.marks import Marks
 from wattdock.runner.wire import generate_requests
 
-__all__ = ["CAUSE_KEY", "generate_requests", "wire"]
+__all__ = ["CAUSE_KEY", "Marks", "generate_requests", "wire"]

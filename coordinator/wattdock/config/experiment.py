@@ -10,6 +10,7 @@ import json
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -30,6 +31,10 @@ from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Stands for whichever model the server at `url` has.
 SERVED_MODEL = "served"
+# Characters of a command that stands for a name.
+MOST_LABEL = 60
+# Stands where there is none: a command of the user's own is measured.
+NO_MODEL = "none"
 WrittenPath = Annotated[Path, Field(strict=False)]
 
 
@@ -53,6 +58,7 @@ class ModelSpec(StrictSettings):
 
     EMBEDDED: ClassVar = EMBEDDED_MODEL
     SERVED: ClassVar = SERVED_MODEL
+    NONE: ClassVar = NO_MODEL
     # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
     RANDOM_WEIGHTS: ClassVar = (-1e-3, 1e-3)
 
@@ -78,7 +84,7 @@ class ModelSpec(StrictSettings):
     @property
     def on_hub(self) -> bool:
         """Whether the model comes from a hub."""
-        return self.id is not None and self.id not in (EMBEDDED_MODEL, SERVED_MODEL)
+        return self.id is not None and self.id not in (EMBEDDED_MODEL, SERVED_MODEL, NO_MODEL)
 
     @property
     def label(self) -> str:
@@ -184,6 +190,9 @@ class ExperimentConfig(StrictSettings):
         "container.locked": True,
     }
 
+    # Of these, what a command of the user's own has, too.
+    PUBLICATION_OF_COMMANDS: ClassVar = ("repeats.restarts", "exclusive", "accelerator")
+
     name: str = ""
     backend: str = "pytorch"
     model: ModelSpec = ModelSpec(id=EMBEDDED_MODEL)
@@ -238,7 +247,12 @@ class ExperimentConfig(StrictSettings):
             return built
         backend = value.get("backend", cls.model_fields["backend"].default)
         name = backend if isinstance(backend, str) and backend not in cls.model_fields else None
-        default = {"model": SERVED_MODEL} if backend == "url" else {}
+        default: dict[str, Any] = {"model": SERVED_MODEL} if backend == "url" else {}
+        if backend == "measure":
+            # One run in each restart, and the first one counts.
+            default = {"model": NO_MODEL, "warmup": {"passes": 0}}
+            repeats = value.get("repeats", {})
+            value = value | {"repeats": {"passes": 1} | repeats if isinstance(repeats, dict) else repeats}
         config: Self = build(default | {key: setting for key, setting in value.items() if key != name})
         if name is not None:
             section = value.get(name)
@@ -251,6 +265,8 @@ class ExperimentConfig(StrictSettings):
                 )
             config._section.require_servable(config.workload)
         prompts, section = config.prompts, config._section
+        if section.is_command:
+            config._require_nothing_of_an_engine()
         if config.model.id == SERVED_MODEL and not section.server_url:
             raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
@@ -284,10 +300,35 @@ class ExperimentConfig(StrictSettings):
         fields: dict[str, Any] = dump(self)
         return fields | {self.backend: self._section.model_dump(mode="json")}
 
+    def _require_nothing_of_an_engine(self) -> None:
+        """Refuse settings that a command of the user's own cannot have.
+
+        Raises:
+            ValueError: Names the setting.
+        """
+        engines = {
+            "model": self.model.id != NO_MODEL,
+            "workload": self.workload != WorkloadSpec(),
+            "slo": self.slo is not None,
+            "warmup": self.warmup != WarmUpSpec(passes=0),
+            "repeats.passes": self.repeats.passes != 1,
+            "container.locked (--locked)": self.container.locked,
+            "package_lock": self.package_lock is not None,
+            "runner_python": self.runner_python is not None,
+        }
+        if wrong := next((name for name, is_set in engines.items() if is_set), None):
+            raise ValueError(f"{wrong} is for engines; a command runs once in each restart, as it is; leave it out")
+
+    @property
+    def publication(self) -> dict[str, Any]:
+        """What publication needs at least, by setting."""
+        names = self.PUBLICATION_OF_COMMANDS if self.section.is_command else tuple(self.PUBLICATION)
+        return {name: self.PUBLICATION[name] for name in names}
+
     def looser_than_published(self) -> dict[str, str]:
         """Return what publication needs and is not set, by setting: "repeats.restarts=1 instead of 3"."""
         loose = {}
-        for name, wanted in self.PUBLICATION.items():
+        for name, wanted in self.publication.items():
             value: Any = attrgetter(name)(self)
             if value != wanted and not (isinstance(wanted, int | float) and value and value > wanted):
                 loose[name] = f"{name}={'unset' if value is None else value} instead of {wanted}"
@@ -299,6 +340,11 @@ class ExperimentConfig(StrictSettings):
         if isinstance(self.gpus, list):
             return len(self.gpus)
         return self.gpus.count if isinstance(self.gpus, GpuCount) else self.section.gpus_needed()
+
+    @property
+    def unit(self) -> str:
+        """What its work is counted in, in the plural."""
+        return self.section.unit
 
     @property
     def min_free_bytes(self) -> float:
@@ -334,5 +380,7 @@ class ExperimentConfig(StrictSettings):
     def label(self) -> str:
         """The experiment's name in tables."""
         work = self.workload
+        if text := self.section.command_text:
+            return self.name or shorten(text, MOST_LABEL, placeholder=" …")
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 # The prefix of flags for the section of whichever backend an experiment has.
 ENGINE = "engine"
+# Settings that say what is measured instead of an engine that wattdock starts, and why no engine goes with them.
+WITHOUT_ENGINE = {
+    "url": "a server that runs already has its own engine",
+    "measure": "a command of your own is measured in an engine's place",
+}
 # As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
@@ -107,7 +112,9 @@ def load_study(
     for settings in (data, over):
         _refuse_unstorable(settings, (), places)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
-        under = override(under, nested(setting, value))
+        # A command's settings hold little of that.
+        if setting in ExperimentConfig.PUBLICATION_OF_COMMANDS or not _measures_command(data, over):
+            under = override(under, nested(setting, value))
     if not is_study(data):
         config = _check(override(override(under, data), over), places)
         return Study(name=path.stem if path else config.backend, experiments=(config,))
@@ -124,6 +131,12 @@ def load_study(
     except StudyError as error:
         raise error.at(places.of(error.location)) from None
     return study if study.name or path is None else replace(study, name=path.stem)
+
+
+def _measures_command(data: Settings, over: Settings) -> bool:
+    """Whether a file, or the flags, name a command of the user's own."""
+    parts = [data, over, data.get("defaults"), *(data.get("experiments") or ())]
+    return any(isinstance(part, dict) and "measure" in (*part, part.get("backend")) for part in parts)
 
 
 def _refuse_unstorable(value: Any, location: Location, places: SourceLocations) -> None:
@@ -178,11 +191,12 @@ def _study_file(data: Settings, places: SourceLocations) -> StudyFile:
 
 
 def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)) -> ExperimentConfig:
-    if "url" in settings:
-        if (other := settings.get("backend", "url")) != "url":
-            where = places.of(("url", "base_url"), prefixes)
-            raise ConfigError(f"{where}: a server that runs already has its own engine", f"leave out backend: {other}")
-        settings = {**settings, "backend": "url"}
+    for name, why in WITHOUT_ENGINE.items():
+        if name in settings:
+            if (other := settings.get("backend", name)) != name:
+                where = places.of((name, *(("base_url",) if name == "url" else ())), prefixes)
+                raise ConfigError(f"{where}: {why}", f"leave out backend: {other}")
+            settings = {**settings, "backend": name}
     backend = settings.get("backend", ExperimentConfig.model_fields["backend"].default)
     root: Location = ()
     engine = settings.pop(ENGINE, {})

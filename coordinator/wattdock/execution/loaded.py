@@ -8,10 +8,11 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, RunnerError
+from wattdock.execution.command import CommandRunner
 from wattdock.host import leases
 from wattdock.metering import Span
 from wattdock.runner import LoadRequest, RunnerClient
@@ -57,6 +58,7 @@ class LoadedRunner:
         model: The model that is loaded.
         gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
         has_node: Whether a scheduler gave the whole machine to this job.
+        command: What runs a command of the user's own, instead of an engine.
     """
 
     client: RunnerClient
@@ -68,6 +70,7 @@ class LoadedRunner:
     gpu_uuids: tuple[str, ...]
     context: RunContext
     has_node: bool = False
+    command: CommandRunner | None = None
 
     def lease_fault(self) -> str | None:
         """Return why others may be measuring all the same; None where they cannot."""
@@ -126,6 +129,9 @@ def ready_runner(
         # The GPUs of a server that runs already are not empty.
         if gpu_uuids and not plan.server:
             _meter_idle(startup, "idle-empty", EMPTY_S, clock=clock, check=check)
+        if plan.config.section.is_command:
+            yield _command(launcher, plan, model, startup, context=context, meter=meter, log=log, check=check)
+            return
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
         client = stack.enter_context(machine.connect(runner, check, clock))
@@ -144,6 +150,31 @@ def ready_runner(
             return LoadedRunner(client, description, meter, pids, check, model, gpu_uuids, context, has_node)
 
         yield description, load
+
+
+def _command(
+    launcher: Launcher,
+    plan: ExecutionPlan,
+    model: ModelFolder,
+    startup: Recording,
+    *,
+    context: RunContext,
+    meter: Meter,
+    log: Path,
+    check: Callable[[], None],
+) -> tuple[RunnerDescription, Callable[[], LoadedRunner]]:
+    """Return what stands for a runner where a command of the user's own is measured, which is started later."""
+    command = CommandRunner(launcher, plan, context, meter, log, check)
+    startup.add(clock_checks=command.check_clock())
+    startup.runner = command.environment
+    has_node = bool(plan.job and plan.job.alone_with)
+    # Of a client it has what ends a restart: `check_clock` and `unload`.
+    client = cast("RunnerClient", command)
+    gpus = metered_gpus(plan)
+    runner = LoadedRunner(
+        client, command.description, meter, command.pids, check, model, gpus, context, has_node, command
+    )
+    return command.description, lambda: runner
 
 
 def _pids(runner: LaunchedRunner, plan: ExecutionPlan) -> frozenset[int]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wattdock.config import ExperimentConfig
+    from wattdock.execution.command import CommandRunner
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
     from wattdock.records import PassRecord
@@ -59,7 +60,10 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     runner.check()
     recording.stage, death = stage, None
     with runner.context.interrupts.finishing_pass():
-        measured = _run_pass(runner, recording, number, requests, _least_s(config))
+        if runner.command:
+            measured = _run_command(runner, runner.command, recording)
+        else:
+            measured = _run_pass(runner, recording, number, requests, _least_s(config))
     try:
         recording.add(clock_checks=runner.client.check_clock())
     except RunnerError as error:
@@ -67,8 +71,20 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     recording.runner_pids |= runner.pids()
     recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
     others = measured.cpu_others_share
-    runner.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others))
+    unit = {"unit": config.unit} if runner.command else {}
+    runner.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others, **unit))
     return death
+
+
+def _run_command(runner: LoadedRunner, command: CommandRunner, recording: Recording) -> PassRecord:
+    """Run a command of the user's own once."""
+    runner.emit(events.PassStarted(recording.stage))
+    with runner.meter.window(recording.stage):
+        measured = command.run(recording)
+        if runner.gpu_uuids:
+            # The counter's next tick shows the end.
+            runner.clock.sleep(SETTLE_S)
+    return dataclasses.replace(measured, lease_fault=runner.lease_fault())
 
 
 def _least_s(config: ExperimentConfig) -> float | None:

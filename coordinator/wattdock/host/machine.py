@@ -54,6 +54,12 @@ class Machine:
         )
 
     @staticmethod
+    def checkout(folder: Path) -> tuple[str | None, bool | None]:
+        """Return the commit of the checkout that a folder lies in, and whether it has changes; None outside of one."""
+        root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+        return checkout(root) if root else (None, None)
+
+    @staticmethod
     def total_memory_bytes() -> int | None:
         """Return how much memory the machine has; None where the kernel does not tell."""
         size_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

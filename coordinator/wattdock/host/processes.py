@@ -89,11 +89,12 @@ def cpu_times(
     return CpuTimes(total - idle, total, measurement_ticks, stolen)
 
 
-def times_around(runner: Collection[int]) -> CpuTimes | None:
+def times_around(runner: Collection[int], *, of_runner: bool = True) -> CpuTimes | None:
     """Return the times of all CPUs that a runner may use; `measurement_ticks` is what it and this process used.
 
     Args:
         runner: Its processes, as this host numbers them.
+        of_runner: Whether they are told by a runner's command line, or are those of a command of the user's own.
 
     Returns:
         None where this machine does not show them, or shows others by their ids, as in a container with its own ids.
@@ -107,7 +108,7 @@ def times_around(runner: Collection[int]) -> CpuTimes | None:
     is_shown, cpus = False, set[int]()
     for pid in runner:
         with contextlib.suppress(OSError):
-            is_shown |= RUNNER in (PROC / str(pid) / "cmdline").read_bytes()
+            is_shown |= not of_runner or RUNNER in (PROC / str(pid) / "cmdline").read_bytes()
             cpus |= os.sched_getaffinity(pid)
     if not is_shown:
         return None

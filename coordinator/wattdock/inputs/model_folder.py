@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wattdock.config import ModelSpec
 
-ModelKind = Literal["embedded", "hub", "path", "served", "shape"]
+ModelKind = Literal["embedded", "hub", "none", "path", "served", "shape"]
 
 # How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
 SAMPLE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class ModelFolder:
     """A model as a runner gets it.
 
     Attributes:
-        path: Absolute folder with config.json and, unless `random_weights`, weights; of kind "served" none is known.
+        path: Absolute folder with config.json and, unless `random_weights`, weights; of "served" none is known.
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
@@ -101,7 +101,7 @@ class ModelFolder:
         Raises:
             PreflightError: A file cannot be read.
         """
-        if self.kind == "served":
+        if self.kind in ("none", "served"):
             return self
         with_weights = not (self.random_weights or (self.served_as and self.kind == "hub"))
         files = file_digests(self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf)

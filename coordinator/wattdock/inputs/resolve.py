@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import difflib
 import functools
+import hashlib
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
+from wattdock.files import expanded
+from wattdock.host import Machine
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.locate import Location, locate
 from wattdock.inputs.model_folder import (
+    DIGEST_DIGITS,
     ModelFolder,
     check_folder,
     describe_folder,
@@ -25,12 +31,15 @@ from wattdock.inputs.model_folder import (
 from wattdock.inputs.served import ServedModels
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 from wattdock.inputs.weights import stored_weights
+from wattdock.opening import open_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from wattdock.config import ExperimentConfig
+
+# Largest file among a command's words that is taken for a part of its program.
+MOST_HASHED_BYTES = 1 << 26
 
 
 def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None:
@@ -89,10 +98,25 @@ def resolve_model(
         ConfigError: No model can be called that.
         PreflightError: The model cannot be fetched or made here.
     """
+    if config and config.section.is_command:
+        return _command(config)
     folder = _resolved(spec, home, progress, config)
     if config is None or config.draft is None:
         return folder
     return replace(folder, draft=_resolved(config.draft, home, progress, config)).read_again()
+
+
+def _command(config: ExperimentConfig) -> ModelFolder:
+    """Return, in a model's place, what pins a command: the files that its words name, and its folder's commit."""
+    section: Any = config.section
+    folder, files = expanded(section.folder or Path()).absolute(), {}
+    for word in dict.fromkeys(section.command):
+        if (path := folder / word).is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
+            with suppress(OSError), open_data(path) as stream:
+                files[word] = hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]
+    commit, is_changed = Machine.checkout(folder)
+    revision = commit and commit + ("-dirty" if is_changed else "")
+    return ModelFolder(folder, "none", ModelSpec.NONE, revision, False, False, files=files)
 
 
 def _resolved(

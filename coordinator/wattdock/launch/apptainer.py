@@ -151,9 +151,9 @@ class ApptainerLauncher:
         command = [
             *(self._engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
             *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
-            *("--pwd", container.SOCKET_FOLDER, "--workdir", tempfile.mkdtemp(dir=self._scratch)),
-            *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(folder.path, self._cache), *models)),
-            *(str(self._file), *container.ENTRYPOINT, *container.runner_arguments(spec)),
+            *("--pwd", str(spec.folder or container.SOCKET_FOLDER), "--workdir", tempfile.mkdtemp(dir=self._scratch)),
+            *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(spec, folder.path, self._cache), *models)),
+            *(str(self._file), *(() if spec.command else container.ENTRYPOINT), *container.runner_arguments(spec)),
         ]
         # --nv shows all GPUs of the host.
         own = dict(spec.variables) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indices))}

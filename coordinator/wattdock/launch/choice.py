@@ -40,13 +40,16 @@ def choose_launcher(
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
     python = find_python(config.runner_python) if config.runner_python else None
-    runner_dir = find_runner(config.backend)
+    runner_dir = None if config.section.is_command else find_runner(config.backend)
     folders.make_socket_folder(os.environ).remove()
     # "auto" is the first of the setting's values.
     names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]
     if config.section.server_url:
         # Its runner is a client without an engine, and a container has a loopback of its own.
         names = ("process",)
+    elif runner_dir is None and config.launcher == "auto":
+        # Its folder, its variables and its GPUs are the caller's unless an image is named.
+        names = ("docker" if config.container.image else "process",)
     elif config.launcher != "auto" or config.container.locked:
         names = ("docker" if config.launcher == "auto" else config.launcher,)
     refusal = None
@@ -58,6 +61,8 @@ def choose_launcher(
         except NoContainersError as error:
             if config.container.locked:
                 raise
+            if runner_dir is None:
+                raise PreflightError(error.what, error.remedy) from error
             if config.launcher != "auto":
                 raise PreflightError(
                     f"launcher: {name}: {error.what}", f"{error.remedy}, or use --launcher process"

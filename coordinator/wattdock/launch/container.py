@@ -50,9 +50,11 @@ class Bind(NamedTuple):
     read_only: bool = True
 
 
-def own_binds(socket_folder: Path, cache: Path) -> list[Bind]:
-    """Return what a runner's container can write to of the host."""
-    return [Bind(socket_folder, SOCKET_FOLDER, read_only=False), Bind(cache, CACHE_FOLDER, read_only=False)]
+def own_binds(spec: LaunchSpec, socket_folder: Path, cache: Path) -> list[Bind]:
+    """Return what a runner's container, or a command's, can write to of the host."""
+    of_command = (Bind(folder, str(folder), read_only=False) for folder in (spec.folder, spec.writable) if folder)
+    own = (Bind(socket_folder, SOCKET_FOLDER, read_only=False), Bind(cache, CACHE_FOLDER, read_only=False))
+    return [*own, *of_command]
 
 
 def models_binds(spec: LaunchSpec) -> list[Bind]:
@@ -98,8 +100,8 @@ class Contained:
 
 
 def runner_arguments(spec: LaunchSpec) -> list[str]:
-    """Return what the command of a runner's image is called with."""
-    return ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{folders.SOCKET_NAME}"]
+    """Return what the command of a runner's image is called with; a command of the user's own stands for itself."""
+    return list(spec.command) or ["--backend", spec.backend, "--socket", f"{SOCKET_FOLDER}/{folders.SOCKET_NAME}"]
 
 
 def compile_cache(config: ExperimentConfig, image: Image, home: Path) -> Path:
@@ -138,8 +140,9 @@ def create_arguments(
         "image": image.id,
         "command": runner_arguments(spec),
         # Python puts the working folder on the module path; this one holds the socket and nothing else.
-        "working_dir": SOCKET_FOLDER,
-        "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER),
+        "working_dir": str(spec.folder or SOCKET_FOLDER),
+        "environment": container_variables(spec.gpu_uuids, environ, cache=CACHE_FOLDER)
+        | (dict(spec.variables) if spec.command else {}),
         "labels": labels,
         "user": f"{uid}:{gid}",
         "mounts": [

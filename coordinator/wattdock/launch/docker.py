@@ -74,7 +74,8 @@ def choose(
         raise NoContainersError("runner_python names an interpreter", "leave it out")
     else:
         name = config.container.image or f"wattdock-{config.backend}"
-        image = find_image(name, backend=config.backend, needs_gpu=on_gpu)
+        remedy = f"pull or build it: docker pull {name}" if config.section.is_command else None
+        image = find_image(name, backend=config.backend, needs_gpu=on_gpu, remedy=remedy)
         found = f"docker {image.engine.version} has image {image.name}"
         reason = found if config.launcher == "auto" else "asked for"
     limits = config.container
@@ -150,7 +151,7 @@ class DockerLauncher:
             spec,
             self._image,
             user=(os.getuid(), os.getgid()),
-            binds=[*own_binds(folder, self._cache), *models],
+            binds=[*own_binds(spec, folder, self._cache), *models],
             labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
             limits=self._limits,
             environ=os.environ,

@@ -71,7 +71,7 @@ class LauncherChoice:
         change: What a user would do to get containers; empty for containers.
         image: The image that containers are started from; None for processes.
         pin: By what the image was pinned; None for an image that was looked up by its name.
-        runner_dir: The folder with the backend's code.
+        runner_dir: The folder with the backend's code; None for a command of the user's own.
         packages: What the packages of processes are locked by; None where nothing was asked of them.
         python: The interpreter that the user named; None for the backend's own environment.
         cache: Folder for what engines in containers compile: one per image, and for a model's own code one of its own.
@@ -86,7 +86,7 @@ class LauncherChoice:
     image: Image | None = None
     pin: Pin | None = None
     packages: PackageLock | None = None
-    runner_dir: Path = Path()
+    runner_dir: Path | None = None
     python: Path | None = None
     cache: Path = Path()
     limits: ContainerSpec | None = None
@@ -124,12 +124,15 @@ class LauncherChoice:
         Raises:
             PreflightError: It cannot run a runner.
         """
-        if self.python:
+        if self.python and self.runner_dir:
             variables = process_variables(self.runner_dir, (), os.environ, keep_pythonpath=True)
             check_python(self.python, variables)
 
-    def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path]:
-        """Return a block that yields the interpreter of runners that are processes, its packages checked if locked."""
-        if self.python:
+    def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path | None]:
+        """Return a block that yields the interpreter of runners that are processes, its packages checked if locked.
+
+        A command of the user's own has none.
+        """
+        if self.python or self.runner_dir is None:
             return nullcontext(self.python)
         return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say, self.packages).in_use()

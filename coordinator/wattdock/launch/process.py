@@ -18,7 +18,7 @@ from wattdock.launch.keeper import KEEPER, descendants, end_group
 from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.packages import PackageLock
 from wattdock.launch.protocol import KILL_WAIT_S, STOP_GRACE_S, LaunchedRunner
-from wattdock.launch.runners import process_variables
+from wattdock.launch.runners import process_variables, visible_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,11 +60,11 @@ class ProcessLauncher:
     """Starts runners with one Python interpreter.
 
     Args:
-        python: The interpreter that has the backend's packages.
+        python: The interpreter that has the backend's packages; None starts commands only.
         keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
     """
 
-    def __init__(self, python: Path, *, keep_pythonpath: bool = False) -> None:
+    def __init__(self, python: Path | None, *, keep_pythonpath: bool = False) -> None:
         self._python = python
         self._keep_pythonpath = keep_pythonpath
 
@@ -76,11 +76,16 @@ class ProcessLauncher:
             LaunchError: Its log cannot be written, or the interpreter cannot be started.
         """
         folder = folders.make_socket_folder(os.environ)
-        runner = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
-        variables = process_variables(
-            spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
-        )
-        command = [*runner, "--socket", str(folder.path / folders.SOCKET_NAME)]
+        if spec.runner_dir is None:
+            # A command is started as a shell would start it, but for the GPUs that it sees.
+            command, variables = list(spec.command), os.environ | visible_gpus(spec.gpu_indices)
+        else:
+            assert self._python is not None
+            command = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
+            command += ["--socket", str(folder.path / folders.SOCKET_NAME)]
+            variables = process_variables(
+                spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
+            )
         return RunnerProcess(start(command, spec, folder, variables | dict(spec.variables)), folder, spec)
 
 
@@ -105,7 +110,7 @@ def start(
                 stderr=log,
                 bufsize=0,
                 # Python puts the working folder on the module path, so it must not be one where users keep files.
-                cwd=folder.path,
+                cwd=spec.folder or folder.path,
                 env=variables,
                 # A terminal's Ctrl-C is the coordinator's to handle. Not a session of its own: some kernels share
                 # the CPUs out by session, and an engine that yields while it waits then starves the coordinator.

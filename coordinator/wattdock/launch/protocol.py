@@ -36,7 +36,7 @@ class LaunchSpec:
 
     Attributes:
         backend: Its name; the runner loads the module `wattdock_<backend>`.
-        runner_dir: The folder that holds this module.
+        runner_dir: The folder that holds this module; None for a command.
         log_path: File to which the runner's output is appended; its folder exists.
         gpu_indices: The GPUs it may see, as integer indices in PCI bus order; empty for none.
         gpu_uuids: The same GPUs, same order, in NVML's form.
@@ -44,13 +44,17 @@ class LaunchSpec:
         draft_path: The folder of a draft model, for speculative decoding.
         alive_lock: Folder that the coordinator holds locked as long as it lives; containers are labelled with its path,
             and `reap` removes those whose folder nobody holds.
-        variables: Environment variables that the runner gets besides, as a process.
+        variables: Environment variables that the runner gets besides, as a process; those of a command.
+        command: A command of the user's own that is started in the runner's place, with its arguments; empty for a
+            runner.
+        folder: Where a command runs, at this path in a container, too.
+        writable: Another folder that a command may write to, at this path in a container, too.
         lease_fds: Descriptors of leases that must stay open until nothing of the runner is left, even if the
             coordinator is killed.
     """
 
     backend: str
-    runner_dir: Path
+    runner_dir: Path | None
     log_path: Path
     gpu_indices: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
@@ -59,6 +63,9 @@ class LaunchSpec:
     alive_lock: Path | None = None
     lease_fds: tuple[int, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    command: tuple[str, ...] = ()
+    folder: Path | None = None
+    writable: Path | None = None
 
 
 class LaunchedRunner(Protocol):

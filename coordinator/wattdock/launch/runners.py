@@ -174,8 +174,6 @@ def process_variables(
         environ: The coordinator's own environment, of which a runner gets what any program gets, and engine settings,
             but no secret.
         keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
-
-    Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
     """
     inherited = processes.child_environment(environ, SETTING_NAME.pattern)
     modules = [PROTO_DIR, COMMON_DIR, runner_dir]
@@ -193,9 +191,17 @@ def process_variables(
     return variables | {
         # The runner's working folder is not the caller's, so relative entries would point elsewhere.
         "PYTHONPATH": os.pathsep.join(str(folder.absolute()) for folder in modules),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_indices)),
         **ALWAYS,
+        **visible_gpus(gpu_indices),
     }
+
+
+def visible_gpus(gpu_indices: Sequence[int]) -> dict[str, str]:
+    """Return the variables that show a process these GPUs alone, in this order.
+
+    Source: CUDA programming guide, "CUDA Environment Variables": an empty CUDA_VISIBLE_DEVICES shows no device.
+    """
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpu_indices))}
 
 
 def container_variables(gpu_uuids: Sequence[str], environ: Mapping[str, str], *, cache: str) -> dict[str, str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
+from wattdock.files import expanded
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
 from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts, memory_fit
@@ -23,7 +26,6 @@ from wattdock_proto.asking import VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from wattdock.metering import Meter
     from wattdock.planning.running_server import RunningServer
 
+# Variable that names the folder into which a command's processes write their marks (`wattdock_spans`).
+SPANS_FOLDER = "WATTDOCK_SPANS"
 # Longest wait, in seconds, for a running server to list its models before anything is started.
 LONGEST_ANSWER_S = 5.0
 
@@ -156,6 +160,22 @@ class ExecutionPlan:
             variables={name: os.environ[name] for name in VARIABLES if self.server and name in os.environ},
         )
 
+    def command(self, log: Path, held: leases.HeldLeases, *, writable: Path, alive_lock: Path) -> LaunchSpec:
+        """Return what a launcher is to start for a command of the user's own.
+
+        Args:
+            writable: Folder for its marks, which WATTDOCK_SPANS names.
+        """
+        section: Any = self.config.section
+        words, variables = section.filled_in(len(self.gpus))
+        return replace(
+            self.runner(log, held, alive_lock=alive_lock),
+            command=tuple(words),
+            folder=expanded(section.folder or Path()).absolute(),
+            writable=writable,
+            variables=variables | {SPANS_FOLDER: str(writable)},
+        )
+
     def new_meter(self) -> Meter:
         """Return a meter that has not been started."""
         return self.meter.new_meter([gpu.uuid for gpu in self.gpus])
@@ -201,6 +221,9 @@ def require_inputs(config: ExperimentConfig) -> None:
     Raises:
         ConfigError, PreflightError: There is no such backend, model or prompts file, or they do not go together.
     """
+    if config.section.is_command:
+        _require_program(config)
+        return
     find_runner(config.backend)
     check_model(config.model, config)
     if config.draft:
@@ -213,6 +236,20 @@ def require_inputs(config: ExperimentConfig) -> None:
     check_prompts(config, has_tokenizer=ModelFolder.takes_text(config.model))
 
 
+def _require_program(config: ExperimentConfig) -> None:
+    """Check that a command's folder is here, and its program, unless that lies in an image.
+
+    Raises:
+        ConfigError: One of them is not.
+    """
+    section: Any = config.section
+    folder, (program, *_) = expanded(section.folder or Path()).absolute(), section.filled_in(1)[0]
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder", "measure.folder is where the command runs")
+    if not config.container.image and not shutil.which(program) and not (folder / program).is_file():
+        raise ConfigError(f"{program}: no such program", "write its path, or see PATH")
+
+
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:
     """Check everything that needs no runner, and decide how the experiment is run.
 
@@ -223,7 +260,9 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     require_inputs(config)
     host_gpus, server = host.inventory, None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.section.server_url:
+    if config.section.is_command:
+        gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders)
+    elif config.section.server_url:
         host.models_at(config.section.server_url).meant_by(config)
         server, on_its_gpus = find_server(config, host_gpus)
         others = host_gpus.without(server.pids())
@@ -277,6 +316,8 @@ def _for_workload(
         return checked
     try:
         memory: str | None = None
+        if config.section.is_command:
+            return replace(checked, config=config)
         if checked.gpus and not checked.server:
             memory = _memory(config, host)[1]
         elif not checked.server:

@@ -6,7 +6,8 @@ a file holds, is checked before anything is made of it: bounds and lengths only;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,20 @@ class ReplicaPass:
 
 
 @dataclass(frozen=True)
+class Marked:
+    """Spans of one name that a command's processes marked.
+
+    Attributes:
+        count: How many, by the process that marked most: ranks mark the same steps.
+        spans: Where any process was inside one, ns, in order and without overlap; empty where they are too many.
+    """
+
+    name: str
+    count: int
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class PassRecord:
     """One pass: the runner's report, and the host's readings in the same time.
 
@@ -109,6 +124,9 @@ class PassRecord:
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
         drafted_tokens, accepted_tokens: Of speculative decoding: tokens proposed and checked, and those of them that
             the model agreed with; None where the engine proposes none.
+        units: Work of a command of the user's own, by unit; `tokens` and `output_tokens` are of the unit that counts.
+        marked: Spans that it marked.
+        malformed_marks: Lines that are no marks.
     """
 
     span: Span
@@ -139,6 +157,9 @@ class PassRecord:
     template_asked_time: bool = False
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
+    units: dict[str, int] = field(default_factory=dict)
+    marked: tuple[Marked, ...] = ()
+    malformed_marks: int = 0
 
     def require_possible(self) -> None:
         """Check that the figures of a pass can be, as a runner says them or a file holds them.
@@ -152,6 +173,7 @@ class PassRecord:
                 raise ValueError(f"the span {span.name[:40]!r} takes no time")
         for replica in self.replicas:
             require_within("a replica's last_token_ns", (replica.last_token_ns,), self.span.end_ns)
+        self._require_possible_work()
         for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
             for name in names:
                 require_within(f"a request's {name}", (getattr(request, name) for request in self.requests), most)
@@ -170,6 +192,14 @@ class PassRecord:
             for name, column in columns.items():
                 ends = (int(column.min()), int(column.max())) if column.size else ()
                 require_within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
+
+    def _require_possible_work(self) -> None:
+        """Check what a command did."""
+        require_within("the units of work", self.units.values(), MAX_NS)
+        for marked in self.marked:
+            require_within(f"a span {marked.name[:40]!r}", (marked.count, *chain(*marked.spans)), MAX_NS)
+            if any(end_ns < start_ns for start_ns, end_ns in marked.spans):
+                raise ValueError(f"a span {marked.name[:40]!r} ends before it begins")
 
     def of_prompts(self, prompts: PromptSet, config: ExperimentConfig, *, ignore_eos: bool) -> PassRecord:
         """Return the record with what it was to send, held against its requests.

@@ -143,12 +143,21 @@ class TokensSeen(Event):
             their padding is seen after the pass.
         elapsed_s: Seconds since the pass began.
         watts: Latest power of every GPU that is metered, by UUID; None where it is unknown.
+        unit: What is counted, in the plural: a command's work is no tokens.
     """
 
     stage: str
     output_tokens: int
     elapsed_s: float
     watts: Mapping[str, float | None]
+    unit: str = "tokens"
+
+
+@dataclass(frozen=True)
+class OutputSeen(Event):
+    """A command of the user's own has printed something; its log has it, too."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,7 @@ class PassFinished(Event):
     output_tokens: int
     duration_s: float
     cpu_others_share: float | None
+    unit: str = "tokens"
 
 
 @dataclass(frozen=True)
@@ -271,7 +281,8 @@ class EventLog:
     def __call__(self, event: Event) -> None:
         """Write an event and pass it on."""
         is_beat, now_s = isinstance(event, TokensSeen), time.monotonic()
-        if self._file and not (is_beat and now_s - self._last_beat_s < BEAT_S):
+        is_logged = isinstance(event, OutputSeen)
+        if self._file and not is_logged and not (is_beat and now_s - self._last_beat_s < BEAT_S):
             self._last_beat_s = now_s if is_beat else self._last_beat_s
             with suppress(OSError):
                 self._file.write(json_text(as_line(event), default=str).encode() + b"\n")

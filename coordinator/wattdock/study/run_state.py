@@ -41,6 +41,7 @@ class RunState:
         watts: Latest power of every GPU that is metered, by UUID; None where it is unknown.
         joules: Energy of the runner's GPUs, from the pass's beginning to its latest heartbeat, by power at heartbeats:
             provisional. None once power was unknown.
+        unit: What `output_tokens` counts.
         share: Finished share of the pass, 0 to 1; None where its end cannot be told.
         parts: Passes and idle spans, the latest last.
         stored: Results so far, by status.
@@ -57,6 +58,7 @@ class RunState:
     time_left: str = ""
     elapsed_s: float = 0.0
     output_tokens: int = 0
+    unit: str = "tokens"
     gpus: tuple[str, ...] = ()
     watts: Mapping[str, float | None] = field(default_factory=dict)
     joules: float | None = None
@@ -139,6 +141,7 @@ class RunState:
         else:
             self.joules = None
         self.stage, self.elapsed_s, self.output_tokens = beat.stage, beat.elapsed_s, beat.output_tokens
+        self.unit = beat.unit[:MOST_NAME]
         limits = self.limits
         done = [(beat.elapsed_s, limits.least_s), (beat.output_tokens, limits.most_tokens)] if limits else []
         # Sequences that end early never reach the limit of tokens.

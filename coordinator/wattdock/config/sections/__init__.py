@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # Ways to spread a model; each has its own scaling curve.
-SplitKind = Literal["one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split"]
+SplitKind = Literal[
+    "one GPU", "tensor", "pipeline", "tensor × pipeline", "device_map", "data", "data × split", "command"
+]
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class Split:
         pipeline: Groups of GPUs that the layers are spread over, whether they work at once or in turn.
         replicas: Whole models beside each other, each split as above.
         by_device_map: The layers are spread by accelerate, and the GPUs work in turn.
+        by_command: A command uses `replicas` GPUs in its own way.
     """
 
     tensor: int = 1
     pipeline: int = 1
     replicas: int = 1
     by_device_map: bool = False
+    by_command: bool = False
 
     @classmethod
     def of(cls, parallelism: Mapping[str, Any]) -> Split:
@@ -47,6 +51,8 @@ class Split:
         tensor, pipeline, replicas = (
             int(parallelism.get(f"{kind}_parallel_size") or 1) for kind in ("tensor", "pipeline", "data")
         )
+        if parallelism.get("kind") == "command":
+            return cls(replicas=int(parallelism.get("gpus") or 1), by_command=True)
         if parallelism.get("kind") == "device_map":
             return cls(pipeline=max(1, len(parallelism.get("devices") or {})), by_device_map=True)
         return cls(tensor, pipeline, replicas)
@@ -59,6 +65,8 @@ class Split:
     @property
     def kind(self) -> SplitKind:
         """Which way the model is spread."""
+        if self.by_command and self.replicas > 1:
+            return "command"
         if self.replicas > 1:
             return "data" if self.tensor == self.pipeline == 1 else "data × split"
         if self.pipeline > 1 and self.tensor > 1:
@@ -70,6 +78,8 @@ class Split:
     @property
     def label(self) -> str:
         """The split as the field writes it: "TP=2 PP=2"."""
+        if self.by_command and self.replicas > 1:
+            return f"{self.replicas} GPUs"
         sizes = {"DP": self.replicas, "TP": self.tensor, "layers over" if self.by_device_map else "PP": self.pipeline}
         return " ".join(f"{kind}={size}" for kind, size in sizes.items() if size > 1) or "one GPU"
 
@@ -113,6 +123,8 @@ class BackendSection(BaseModel):
     # The kinds of arrival that the backend's runner offers; None where only the runner knows them.
     arrivals: ClassVar[tuple[str, ...] | None] = None
     needs_gpu: ClassVar[bool] = False
+    # Whether a command of the user's own stands in an engine's place.
+    is_command: ClassVar[bool] = False
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
     # The setting that switches the engine's prefix cache on.
@@ -143,6 +155,16 @@ class BackendSection(BaseModel):
     @property
     def server_url(self) -> str:
         """Address of a server that runs already and is measured as it is; empty where wattdock starts the engine."""
+        return ""
+
+    @property
+    def unit(self) -> str:
+        """What the work is counted in, in the plural."""
+        return "output tokens"
+
+    @property
+    def command_text(self) -> str:
+        """The command of the user's own in one line; empty for an engine."""
         return ""
 
     @property

@@ -1,0 +1,208 @@
+"""A command of the user's own in a runner's place: it is started in each restart, and its run is the pass.
+
+Must not know: how what it did is analysed, where its output is shown.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.clock import NS_PER_S, ClockCheck
+from wattdock.errors import Cause, RunnerError
+from wattdock.host import processes
+from wattdock.metering import Span
+from wattdock.opening import open_data
+from wattdock.records import PassRecord, RunnerEnvironment, passes
+from wattdock.runner import Marks, RunnerDescription
+from wattdock.study import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wattdock.execution.context import RunContext
+    from wattdock.execution.recording import Recording
+    from wattdock.launch import LaunchedRunner, Launcher
+    from wattdock.metering import Meter
+    from wattdock.planning import ExecutionPlan
+
+# How often it is looked at whether the command has ended, and how often at its marks and its output.
+POLL_S, LOOK_S = 0.02, 0.5
+# Bytes of output that are passed on at once.
+CHUNK_BYTES = 1 << 16
+EXITED_WELL = "exited with code 0"
+
+
+@dataclass
+class CommandRunner:
+    """Starts the command of an experiment, watches it, and says what it did.
+
+    Attributes:
+        launcher: Starts it.
+        log: File of its output.
+        check: Raises where the run is to end.
+    """
+
+    launcher: Launcher
+    plan: ExecutionPlan
+    context: RunContext
+    meter: Meter
+    log: Path
+    check: Callable[[], None]
+    _running: LaunchedRunner | None = None
+
+    @property
+    def description(self) -> RunnerDescription:
+        """What stands in the place of a runner's description of itself."""
+        return RunnerDescription("measure", "command", "", "", arrivals=(self.plan.config.workload.loop,))
+
+    @property
+    def environment(self) -> RunnerEnvironment:
+        """What is known of its environment: the GPUs that it was given."""
+        gpus = [gpu.uuid for gpu in self.plan.gpus]
+        parallelism = {"kind": "command", "gpus": len(gpus)}
+        return RunnerEnvironment(
+            visible_gpu_uuids=gpus, used_gpu_uuids=gpus, framework="command", parallelism=parallelism
+        )
+
+    def pids(self) -> frozenset[int]:
+        """Return its processes; empty while it does not run."""
+        return self._running.pids() if self._running else frozenset()
+
+    def check_clock(self) -> ClockCheck:
+        """Return the host's clock: processes and containers of this host share it, and marks lie inside the run."""
+        return ClockCheck(self.context.machine.clock.identity().boot_id, 0)
+
+    def unload(self) -> None:
+        """Do nothing: it has ended."""
+
+    def run(self, recording: Recording) -> PassRecord:
+        """Run the command to its end, and return what it did.
+
+        Raises:
+            LaunchError: It cannot be started.
+            RunnerError: It failed, marks what cannot be, or has marked nothing more for `timeouts.stall_s`.
+            KeyboardInterrupt: The run was interrupted.
+        """
+        clock, stall_s = self.context.machine.clock, recording.config.timeouts.stall_s
+        with TemporaryDirectory(dir=self.context.scratch) as folder:
+            watch, start_ns = _Watch(Path(folder), recording, self.log), clock.now_ns()
+            with self._launched(recording, Path(folder)) as running:
+                before, after = processes.times_around(running.pids(), of_runner=False), None
+                look_ns = list_ns = start_ns
+                while running.alive():
+                    self.check()
+                    clock.sleep(POLL_S)
+                    if (now_ns := clock.now_ns()) < look_ns:
+                        continue
+                    look_ns = now_ns + round(LOOK_S * NS_PER_S)
+                    recording.runner_pids |= (pids := running.pids())
+                    after = processes.times_around(pids, of_runner=False) or after
+                    self._look(watch, start_ns, now_ns)
+                    if now_ns > list_ns:
+                        # It came onto its GPUs since it was started.
+                        self.meter.note_edge()
+                        list_ns = now_ns + (now_ns - start_ns)
+                    # A command that marks nothing may be silent for as long as it likes.
+                    if watch.marks.latest_ns and now_ns - watch.marks.latest_ns > stall_s * NS_PER_S:
+                        said = f"the command has marked nothing more for {stall_s:g} s, and was stopped"
+                        raise RunnerError(said, "see timeouts.stall_s", cause=Cause.HANG)
+                span, how = Span("pass", start_ns, clock.now_ns()), running.exit_reason()
+            self._look(watch, start_ns, span.end_ns)
+        if how != EXITED_WELL:
+            raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.RUNNER)
+        others = after.others_share_since(before) if after and before else None
+        return dataclasses.replace(watch.record(span), cpu_others_share=others)
+
+    @contextmanager
+    def _launched(self, recording: Recording, marks: Path) -> Iterator[LaunchedRunner]:
+        context, timeouts = self.context, recording.config.timeouts
+        plan = dataclasses.replace(self.plan, config=recording.config)
+        spec = plan.command(self.log, context.held, writable=marks, alive_lock=context.scratch)
+        self._running = self.launcher.launch(spec)
+        try:
+            yield self._running
+        finally:
+            self._running.stop(timeouts.stop_s)
+
+    def _look(self, watch: _Watch, start_ns: int, now_ns: int) -> None:
+        """Read marks and output, and pass on what is new."""
+        for text in watch.look(now_ns):
+            self.context.emit(events.OutputSeen(text))
+        elapsed_s = (now_ns - start_ns) / NS_PER_S
+        self.context.emit(events.TokensSeen(watch.stage, watch.done, elapsed_s, self.meter.watts(), watch.unit))
+
+
+class _Watch:
+    """Reads what a command marks and prints while it runs."""
+
+    def __init__(self, folder: Path, recording: Recording, log: Path) -> None:
+        section: Any = recording.config.section
+        self.marks, self.stage, self._work, self.unit = Marks(folder), recording.stage, section.work, section.unit
+        self._step = section.step_regex and re.compile(section.step_regex)
+        self._log, self._line = log, ""
+        log.touch()
+        with open_data(log) as file:
+            # Other experiments of the session may have printed before.
+            self._read_bytes = file.seek(0, os.SEEK_END)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    @property
+    def done(self) -> int:
+        """Work of the unit that counts, so far."""
+        return 1 if self._work.counts_runs else self.marks.units().get(self._work.unit, 0)
+
+    def look(self, now_ns: int) -> Iterator[str]:
+        """Read marks, and yield what was printed since the last time, in parts.
+
+        Raises:
+            RunnerError: There are too many marks.
+        """
+        self.marks.read()
+        with open_data(self._log) as file:
+            file.seek(self._read_bytes)
+            while chunk := file.read(CHUNK_BYTES):
+                self._read_bytes += len(chunk)
+                text = self._decoder.decode(chunk)
+                *lines, self._line = (self._line + text).split("\n") if self._step else ("",)
+                for line in lines:
+                    if self._step.search(line):
+                        self.marks.add_step(now_ns)
+                yield text
+
+    def record(self, span: Span) -> PassRecord:
+        """Return the run's record.
+
+        Raises:
+            RunnerError: A mark lies outside the run.
+        """
+        units, series = self.marks.units(), self.marks.series(self._work.unit)
+        if self._work.unit not in units:
+            # Only its whole amount is known, if any.
+            units[self._work.unit] = 1 if self._work.counts_runs else self._work.count or 0
+            series = passes.TokenSeries(np.array([span.end_ns]), np.array([units[self._work.unit]]))
+        if self.marks.latest_ns and not span.start_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
+            raise RunnerError(
+                "the command's marks lie outside its run", "it must read this host's CLOCK_MONOTONIC (time.monotonic)"
+            )
+        return PassRecord(
+            span,
+            (),
+            series,
+            units[self._work.unit],
+            None,
+            None,
+            0,
+            units=units,
+            marked=self.marks.marked(),
+            malformed_marks=self.marks.malformed,
+        )
