@@ -41,7 +41,7 @@ def judged(kind: str, seeds: range, restarts: int) -> list[Judged]:
         assert seen.interval is not None
         assert seen.expanded is not None
         holds = seen.interval.low <= world.true_j <= seen.interval.high
-        found.append(Judged(holds, seen.expanded, seen.energy_per_output_token_j / world.true_j - 1, minutes))
+        found.append(Judged(holds, seen.expanded, seen.energy_per_unit_j / world.true_j - 1, minutes))
     return found
 
 

@@ -60,6 +60,12 @@ def pluralize(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count or 'no'} {singular}" if count < 2 else f"{count} {plural or singular + 's'}"
 
 
+def singular(plural: str) -> str:
+    """Return the singular of a regular plural, as settings spell it: "batches" and "training_tokens" too."""
+    words = plural.replace("_", " ")
+    return words.removesuffix("es") if words.endswith(("ches", "shes", "sses", "xes")) else words.removesuffix("s")
+
+
 def expected(mistake: Mapping[str, Any]) -> str | None:
     """Return what to write instead, such as "write 1 or more"; None for a mistake that pydantic words well itself."""
     wanted = EXPECTED.get(mistake["type"])

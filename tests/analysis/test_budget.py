@@ -73,7 +73,7 @@ def test_intervals_hold_the_true_figure(kind: str, count: int, least_held: float
         assert seen.expanded is not None
         held += seen.interval.low <= world.true_j <= seen.interval.high
         if seen.expanded <= LIMIT:
-            accepted.append(seen.energy_per_output_token_j / world.true_j - 1)
+            accepted.append(seen.energy_per_unit_j / world.true_j - 1)
     assert held >= least_held * count
     assert len(accepted) >= least_accepted * count
     assert max(map(abs, accepted)) <= LIMIT
@@ -101,7 +101,7 @@ def test_the_table_adds_up() -> None:
     assert seen.expanded is not None
     assert T_FACTORS[2] < seen.expanded / sqrt(variance) < T_FACTORS[1]
     assert seen.interval == pytest.approx((1.01 * exp(-seen.expanded), 1.01 * exp(seen.expanded)))
-    assert (seen.measured, seen.energy_per_output_token_j) == pytest.approx((1.01, 1.01))
+    assert (seen.measured, seen.energy_per_unit_j) == pytest.approx((1.01, 1.01))
     assert seen.per_restart == pytest.approx([1.00, 1.01, 1.02])
     told = {each.name: each.standard_uncertainty for each in seen.not_included}
     assert told == {"sensor gain": None, "board": 0.01, "session": 0.003}
@@ -110,7 +110,7 @@ def test_the_table_adds_up() -> None:
 def test_two_restarts_have_no_interval() -> None:
     """But a figure, and the reason."""
     seen = budget([[window(EVEN)], [window(EVEN)]])
-    assert seen.energy_per_output_token_j == pytest.approx(1)
+    assert seen.energy_per_unit_j == pytest.approx(1)
     assert (seen.expanded, seen.interval) == (None, None)
     assert seen.reason == "an interval needs 3 restarts; set repeats.restarts"
 
@@ -139,7 +139,7 @@ def test_a_mix_that_is_off_in_all_restarts_is_corrected() -> None:
     off = float(prompts.mean()) - 1
     seen = budget([[varied]] * 3)
     assert seen.measured == pytest.approx(1 + 0.4 * off)
-    assert seen.energy_per_output_token_j == pytest.approx(1, abs=1e-4)
+    assert seen.energy_per_unit_j == pytest.approx(1, abs=1e-4)
     mix = entry([[varied]] * 3, "mix of work")
     # Contexts are declared, but not told.
     assert mix.standard_uncertainty == pytest.approx(0.1 * off, rel=0.01)
@@ -168,7 +168,7 @@ def test_a_board_that_warms_is_corrected_to_where_it_settles() -> None:
     warming = window(1 - PER_C * left_c, 70 - left_c)
     seen = budget([[warming]] * 3)
     assert seen.measured == pytest.approx(1 - PER_C * left_c.mean())
-    assert seen.energy_per_output_token_j == pytest.approx(1, abs=1e-4)
+    assert seen.energy_per_unit_j == pytest.approx(1, abs=1e-4)
     found = entry([[warming]] * 3, "warmth")
     # A line fits so well that the time constant's 26 of 75 s and the coefficient's half are all.
     assert found.correction == pytest.approx(PER_C * left_c.mean(), rel=0.02)
@@ -208,7 +208,7 @@ def test_restarts_at_different_temperatures_are_reduced_to_their_mean() -> None:
     restarts = [[window((1 + PER_C * (celsius - 61)) * EVEN, celsius * EVEN)] for celsius in (58, 60, 65)]
     seen = budget(restarts)
     assert seen.per_restart == pytest.approx([1] * 3, abs=1e-5)
-    assert seen.energy_per_output_token_j == pytest.approx(seen.measured, abs=1e-5)
+    assert seen.energy_per_unit_j == pytest.approx(seen.measured, abs=1e-5)
 
 
 def test_blocks_are_reduced_to_the_mean_temperature_of_their_window() -> None:

@@ -54,10 +54,10 @@ def test_a_sound_experiment_has_nothing_wrong_and_may_be_published(sound: Experi
     assert failed(sound) == {}
     audit, budget = known(sound.audit), known(sound.budget)
     assert (audit.publishable, audit.reasons) == (True, [])
-    figure = f"{budget.energy_per_output_token_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
+    figure = f"{budget.energy_per_unit_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
     assert audit.summary == f"publishable: {figure}"
     # 500 W for 5 s are 800 tokens.
-    assert budget.energy_per_output_token_j == pytest.approx(3.125, rel=0.001)
+    assert budget.energy_per_unit_j == pytest.approx(3.125, rel=0.001)
     # Nearly all of it: 0.06 ± 0.03 %/°C in a room of ± 1.5 °C, 0.05 % for the first seconds, and hardly fewer than
     # infinitely many degrees of freedom.
     assert known(budget.expanded) == pytest.approx(NORMAL95 * hypot(0.0009, 0.00045, 0.0005), rel=0.05)
@@ -349,7 +349,7 @@ def test_prompts_that_all_are_two_percent_longer_are_wrong_and_half_a_percent_is
     assert failed(right) == {}
     entry = known(known(right.budget).entry("mix of work"))
     assert entry.correction == pytest.approx(-0.005 * (0.5 + 0.25 * 512 * 99 / (512 * 99 + 4950)), rel=0.01)
-    assert known(right.budget).energy_per_output_token_j == pytest.approx(3.125 * (1 + entry.correction), rel=0.001)
+    assert known(right.budget).energy_per_unit_j == pytest.approx(3.125 * (1 + entry.correction), rel=0.001)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -363,4 +363,4 @@ def test_few_prompts_like_peoples_are_several_percent_off_and_corrected_not_wron
     off, entry = known(procedure.draw_difference), known(budget.entry("mix of work"))
     assert off * entry.correction < 0
     assert budget.measured == pytest.approx(3.125 * (1 + 0.12 * off), rel=0.001)
-    assert abs(budget.energy_per_output_token_j / 3.125 - 1) < known(budget.expanded)
+    assert abs(budget.energy_per_unit_j / 3.125 - 1) < known(budget.expanded)

@@ -16,8 +16,8 @@ from wattdock.records import Failure
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUDGET: Any = SimpleNamespace(energy_per_output_token_j=0.36852, expanded=0.0046)
-ONE_RESTART: Any = SimpleNamespace(energy_per_output_token_j=0.36852, expanded=None)
+BUDGET: Any = SimpleNamespace(unit="output tokens", energy_per_unit_j=0.36852, expanded=0.0046)
+ONE_RESTART: Any = SimpleNamespace(unit="output tokens", energy_per_unit_j=0.36852, expanded=None)
 FIGURE = "0.3685 J/output token ± 0.46 %"
 
 
@@ -126,7 +126,7 @@ def test_a_sound_figure_of_a_plain_process_is_known_and_cannot_be_repeated(libra
     """And a fault of the GPU is told first."""
     results = [result_of(World(launch=launched(None), gpu=gpu), library) for gpu in ({}, {"thermal_above_w": 400.0})]
     (alone, hot), budget = (known(result.audit) for result in results), known(results[0].budget)
-    figure = f"{budget.energy_per_output_token_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
+    figure = f"{budget.energy_per_unit_j:.4g} J/output token ± {100 * known(budget.expanded):.2f} %"
     assert alone.summary == f"{figure}; cannot be repeated: software"
     assert [(reason.question, reason.name) for reason in alone.reasons] == [("repeat", "software")]
     assert [(reason.question, reason.name) for reason in hot.reasons] == [

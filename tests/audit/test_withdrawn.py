@@ -62,5 +62,5 @@ def test_it_is_refused_as_wrong_by_the_check_on_the_work(withdrawn: ExperimentRe
 
 def test_its_corrected_figure_is_that_of_the_declared_work(withdrawn: ExperimentResult) -> None:
     """Two other ways gave 0.3501 and 0.3500, over three restarts of which this one lay 0.05 % below the mean."""
-    assert known(withdrawn.budget).energy_per_output_token_j == pytest.approx(0.350, rel=0.005)
+    assert known(withdrawn.budget).energy_per_unit_j == pytest.approx(0.350, rel=0.005)
     assert known(withdrawn.budget).interval is None

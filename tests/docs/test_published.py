@@ -19,8 +19,8 @@ def test_the_published_figure_follows_from_its_records(called: Called) -> None:
     [result] = json.loads(called("show", DOCS / "measurements/data/smollm2-h200.tar", "--again", "--json").stdout)
     budget = result["budget"]
     assert result["audit"]["publishable"] is True
-    assert budget["energy_per_output_token_j"] == pytest.approx(0.328955, rel=1e-5)
-    figure = f"{budget['energy_per_output_token_j']:.4f} J per output token ± {budget['expanded']:.2%}"
+    assert budget["energy_per_unit_j"] == pytest.approx(0.328955, rel=1e-5)
+    figure = f"{budget['energy_per_unit_j']:.4f} J per output token ± {budget['expanded']:.2%}"
     assert figure.replace("%", " %") in (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
     example = (DOCS / "method.md").read_text(encoding="utf-8")
     windows = [each for each in result["energy"]["windows"]["passes"] if each["window"] == "steady_state"]
@@ -36,8 +36,8 @@ def test_the_kept_figure_of_pytorch_follows_from_its_records(called: Called) -> 
     """Analysed and audited anew: its figure, and why it is not publishable, stand on its page."""
     [result] = json.loads(called("show", DOCS / "measurements/data/pytorch-h200.tar", "--again", "--json").stdout)
     budget, page = result["budget"], (DOCS / "measurements/h200-engines.md").read_text(encoding="utf-8")
-    assert budget["energy_per_output_token_j"] == pytest.approx(0.52607, rel=1e-5)
-    assert f"{budget['energy_per_output_token_j']:.4f} J per output token ± {budget['expanded']:.2%}"[:-1] in page
+    assert budget["energy_per_unit_j"] == pytest.approx(0.52607, rel=1e-5)
+    assert f"{budget['energy_per_unit_j']:.4f} J per output token ± {budget['expanded']:.2%}"[:-1] in page
     reasons = [check["name"] for check in result["audit"]["checks"] if check["status"] in ("fail", "unknown")]
     assert sorted(reasons) == ["processes on the GPUs", "software"]
     assert [f'"{name}' for name in reasons if f'"{name}' not in page] == []

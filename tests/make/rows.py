@@ -72,7 +72,7 @@ def restarts_budget(restarts: Sequence[float], weights: Sequence[float] | None =
     entry = Entry(
         name="restarts", standard_uncertainty=error, kind="A", degrees_of_freedom=freedom, share=1.0, found="made up"
     )
-    figure: dict[str, Any] = {"measured": value, "energy_per_output_token_j": value, "entries": [entry]}
+    figure: dict[str, Any] = {"measured": value, "energy_per_unit_j": value, "entries": [entry]}
     figure["per_restart"] = restarts
     if freedom < 2:
         return Budget(**figure, reason=f"{len(restarts)} restarts: too few for an interval, 3 are the least")

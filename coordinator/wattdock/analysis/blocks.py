@@ -40,7 +40,10 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
     repeats = measured.config.repeats
     first = repeats.restarts if repeats.until else None
-    return budget(list(restarts.values()), boards=len(measured.used), first=first) if restarts else None
+    whole = measured.config.section.is_command and summary.headline == "drained"
+    runs = list(restarts.values())
+    found = budget(runs, boards=len(measured.used), first=first, whole=whole) if restarts else None
+    return found and found.model_copy(update={"unit": measured.config.unit})
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
@@ -54,7 +57,9 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
         edges_ns = _edges(run_pass, instants, start_ns, end_ns, in_rounds=measured.config.workload.has_rounds)
         work, declared = _work(run_pass, instants, edges_ns), _declared(measured, run_pass)
     except NoWindowError:
-        pass
+        if figure.window == "marked":
+            # Within a whole run, how a command begins is no scatter.
+            edges_ns = _edges(run_pass, None, start_ns, end_ns)
     blocks_j = all_known(measured.energy_of(restart, Span("block", *edges)).total_j for edges in pairwise(edges_ns))
     if not blocks_j:
         edges_ns, work, blocks_j = [start_ns, end_ns], {}, [figure.total_j or 0.0]
@@ -72,12 +77,14 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
     )
 
 
-def _edges(run_pass: PassRecord, instants: Instants, start_ns: int, end_ns: int, *, in_rounds: bool) -> list[int]:
+def _edges(
+    run_pass: PassRecord, instants: Instants | None, start_ns: int, end_ns: int, *, in_rounds: bool = False
+) -> list[int]:
     """Return the edges of about equal blocks: whole rounds, or whole steps, so that each holds its tokens' joules.
 
     Every block has a token.
     """
-    inside_ns = instants.submitted[instants.round_starts()] if in_rounds else run_pass.tokens.at_ns
+    inside_ns = instants.submitted[instants.round_starts()] if instants and in_rounds else run_pass.tokens.at_ns
     inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns)]
     wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
     if not len(inside_ns) or not len(wanted_ns):

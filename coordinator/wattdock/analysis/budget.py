@@ -11,7 +11,7 @@ from math import exp, hypot, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, t_factor
 from wattdock.text import pluralize
@@ -136,7 +136,8 @@ class Budget(Stored):
 
     Attributes:
         measured: Joules ÷ tokens of all windows, J.
-        energy_per_output_token_j: The same, corrected; null with the reason.
+        unit: What joules are divided by, in the plural: output tokens, but for a command.
+        energy_per_unit_j: The same, corrected; null with the reason.
         standard_uncertainty: Relative.
         degrees_of_freedom: Effective ones (Welch, Satterthwaite); null for infinitely many.
         expanded: Half the 95 % interval, relative; null with the reason.
@@ -147,7 +148,9 @@ class Budget(Stored):
     MIX: ClassVar = "mix of work"
 
     measured: float
-    energy_per_output_token_j: float
+    unit: str = "output tokens"
+    # Results that were published before commands were measured have the other name.
+    energy_per_unit_j: float = Field(validation_alias=AliasChoices("energy_per_unit_j", "energy_per_output_token_j"))
     standard_uncertainty: float | None = None
     degrees_of_freedom: float | None = None
     expanded: float | None = None
@@ -160,7 +163,7 @@ class Budget(Stored):
     @property
     def figure(self) -> Figure:
         """Corrected joules per output token, with its interval."""
-        return Figure(self.energy_per_output_token_j, self.interval)
+        return Figure(self.energy_per_unit_j, self.interval)
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""
@@ -183,12 +186,15 @@ class _Fit(NamedTuple):
     scatter: Floats
 
 
-def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, first: int | None = None) -> Budget:
+def budget(
+    restarts: Sequence[Sequence[Window]], *, boards: int = 1, first: int | None = None, whole: bool = False
+) -> Budget:
     """Return the budget of the windows of each restart.
 
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
         first: How many restarts decided by their scatter on the number of all; None where that was set.
+        whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all, not of the long run.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
@@ -207,10 +213,11 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, first: int 
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
         _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows), first),
-        _mix_entry(fit, shares @ off),
-        _warmth_entry(remaining_c, uncertainty_c, known=known),
         *_other_entries(windows),
     ]
+    if not whole:
+        long_run = (_mix_entry(fit, shares @ off), _warmth_entry(remaining_c, uncertainty_c, known=known))
+        entries[1:1] = [*long_run, _first_seconds_entry(min(window.lead_in_s for window in windows))]
     return _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
 
 
@@ -262,20 +269,23 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
     )
 
 
+def _first_seconds_entry(lead_in_s: float) -> Entry:
+    """Return the entry for what the first seconds of work cost more."""
+    return Entry(
+        name="first seconds",
+        standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
+        found=f"{lead_in_s:.0f} s before the first window",
+    )
+
+
 def _other_entries(windows: Sequence[Window]) -> list[Entry]:
-    """Return the entries for the room, the first seconds, and the timing of the windows' energy."""
-    lead_in_s = min(window.lead_in_s for window in windows)
+    """Return the entries for the room and the timing of the windows' energy."""
     total_j, timing_j = (sum(getattr(window, name) for window in windows) for name in ("total_j", "timing_j"))
     return [
         Entry(
             name="room",
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
             found=f"a room within {ROOM_C:g} °C (standard deviation)",
-        ),
-        Entry(
-            name="first seconds",
-            standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
-            found=f"{lead_in_s:.0f} s before the first window",
         ),
         Entry(
             name="timing",
@@ -324,7 +334,7 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
     ]
     found: dict[str, object] = {
         "measured": measured,
-        "energy_per_output_token_j": value,
+        "energy_per_unit_j": value,
         "entries": shared,
         "per_restart": values.tolist(),
         "not_included": [

@@ -204,11 +204,12 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
         return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
     unlisted_ends, foreign_bytes = [], list[float | None]()
     for restart in restarts:
-        # The runner's memory in each list near the begin and the end of each pass.
+        # The runner's memory in each list near the begin and the end of each pass; of a command, which is not on the
+        # GPUs then, in each list of its run.
         near = [
-            [size for list_ns, size in _runner_lists(restart, uuid) if abs(list_ns - at_ns) <= LIST_REACH_NS]
+            [size for list_ns, size in _runner_lists(restart, uuid) if from_ns <= list_ns <= to_ns]
             for run_pass in restart.passes
-            for at_ns in (run_pass.span.start_ns, run_pass.span.end_ns)
+            for from_ns, to_ns in _near(run_pass.span, is_command=measured.config.section.is_command)
         ]
         unlisted_ends.append(near.count([]))
         for run_pass, begin, end in zip(restart.passes, near[::2], near[1::2], strict=True):
@@ -216,6 +217,14 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
             runner_bytes = known_max(begin + end)
             foreign_bytes.append(max(used[0]) - runner_bytes if used and runner_bytes is not None else None)
     return evidence | {"unlisted_ends": max(unlisted_ends), "foreign_bytes": known_max(foreign_bytes)}
+
+
+def _near(span: Span, *, is_command: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return in which intervals a list of processes tells of a pass's begin, and of its end."""
+    if is_command:
+        return ((span.start_ns, span.end_ns),) * 2
+    begin, end = ((at_ns - LIST_REACH_NS, at_ns + LIST_REACH_NS) for at_ns in (span.start_ns, span.end_ns))
+    return begin, end
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:

@@ -221,7 +221,8 @@ def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
     Tokens whose ids a server did not tell are a disagreement, too.
     """
     disagreements = []
-    for run_pass in passes:
+    # A command's work is told by its own script, once.
+    for run_pass in (run_pass for run_pass in passes if not run_pass.units):
         ids = [request.output_ids for request in run_pass.requests if request.output_ids is not None]
         counts = {
             "summary": run_pass.output_tokens,

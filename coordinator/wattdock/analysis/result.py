@@ -24,6 +24,7 @@ from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, by_restart
 from wattdock.analysis.verdict import Audit
+from wattdock.analysis.work import Work, work
 from wattdock.config import ExperimentConfig
 from wattdock.metering import Span
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
@@ -95,7 +96,8 @@ class ExperimentResult(Stored):
 
     Attributes:
         fallback: Null for an experiment of the study itself.
-        budget: Of joules per output token; null without them.
+        work: Null where nothing was measured.
+        budget: Of joules per output token, or per unit of a command's work; null without them.
         goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
@@ -116,6 +118,7 @@ class ExperimentResult(Stored):
     environment: EnvironmentSnapshot | None = None
     energy: EnergyResult | None = None
     performance: Performance | None = None
+    work: Work | None = None
     goodput: Goodput | None = None
     compute: Compute | None = None
     budget: Budget | None = None
@@ -234,8 +237,9 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         environment=environment,
         energy=energy,
         performance=speed,
+        work=work(measured, sum(figure.output_tokens or 0 for figure in headline)) if measured.passes else None,
         goodput=goodput(measured, energy.windows),
-        compute=compute(measured, environment, energy),
+        compute=None if config.section.is_command else compute(measured, environment, energy),
         budget=found,
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from wattdock.text import singular
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Audit(Stored):
     checks: list[Check]
 
     @classmethod
-    def of(cls, checks: Sequence[Check], budget: Budget | None) -> Audit:
+    def of(cls, checks: Sequence[Check], budget: Budget | None, unit: str = "output tokens") -> Audit:
         """Return the verdict on a figure with these checks."""
         failed = [check for check in checks if check.status in ("fail", "unknown") and check.question]
         failed = [check for check in failed if check.name == cls.COMPLETION] or failed
@@ -119,7 +120,10 @@ class Audit(Stored):
         # What failed is graver than what is unknown.
         reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), reason.status))
         return cls(
-            publishable=not reasons, summary=_summary(reasons, warned, budget), reasons=reasons, checks=list(checks)
+            publishable=not reasons,
+            summary=_summary(reasons, warned, budget, unit),
+            reasons=reasons,
+            checks=list(checks),
         )
 
     @classmethod
@@ -134,10 +138,12 @@ class Audit(Stored):
         return next((check for check in self.checks if check.name == name and check.status == "fail"), None)
 
 
-def _summary(reasons: Sequence[Reason], warned: Sequence[str], budget: Budget | None) -> str:
+def _summary(reasons: Sequence[Reason], warned: Sequence[str], budget: Budget | None, unit: str) -> str:
     """Return the verdict in one line; of what is publishable, with the checks that a reader must know of."""
     interval = f"± {budget.expanded * 100:.2f} %" if budget and budget.expanded is not None else "without an interval"
-    figure = f"{budget.energy_per_output_token_j:.4g} J/output token {interval}" if budget else "no J/output token"
+    figure = (
+        f"{budget.energy_per_unit_j:.4g} J/{singular(budget.unit)} {interval}" if budget else f"no J/{singular(unit)}"
+    )
     if not reasons:
         return f"publishable: {figure}{'; with a warning: ' * bool(warned)}{', '.join(warned)}"
     first = reasons[0]

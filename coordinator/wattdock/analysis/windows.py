@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST_GAPS = 5.0
 # Shortest steady state where a run has no declared window.
 MIN_STEADY_S = 20.0
+WindowName = Literal["drained", "steady_state", "marked"]
 PHASES = ("time between rounds", "prefill", "decode")
 # Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
 # instants are the CPU's. It is the same for every span.
@@ -68,12 +69,13 @@ class WindowSummary(Stored):
 
     Attributes:
         headline: The definition of a result's headline figures, J/token, tokens/s and power: `steady_state` where
-            requests overlap and every pass has one, else `drained`.
+            requests overlap and every pass has one, else `drained`. Of a command: `marked` where spans were named that
+            count, whether every run has them or not, else `drained`, the whole run.
         energy_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
         relative_spread: (Largest − smallest figure of all definitions) ÷ that of `drained`.
     """
 
-    headline: Literal["drained", "steady_state"]
+    headline: WindowName
     energy_per_output_token_j: dict[str, float | None]
     relative_spread: float | None
     passes: list[WindowFigure]
@@ -121,6 +123,16 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     return start_ns, end_ns
 
 
+def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
+    """From the begin of the first span that counts to the end of the last, as a command marked them."""
+    section: Any = config.section
+    spans = [span for part in run_pass.marked if part.name == section.work.within for span in part.spans]
+    if not spans:
+        names = ", ".join(part.name for part in run_pass.marked) or "nothing"
+        raise NoWindowError(f"no span {section.work.within!r} was marked, but {names}")
+    return spans[0][0], spans[-1][1]
+
+
 def required_s(config: ExperimentConfig, lifetime_s: float) -> tuple[float, float]:
     """Return how long the lead-in of a run and the window after it last at least, s.
 
@@ -158,13 +170,19 @@ WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = 
     "steady_state": steady_state,
     "ml-energy": ml_energy,
 }
+OF_COMMANDS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
+    "drained": drained,
+    "marked": marked,
+}
 
 
 def windows(measured: Measured) -> WindowSummary:
     """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
-    figures = [_figure(measured, name, *of_pass) for name in WINDOWS for of_pass in measured.passes]
+    section: Any = measured.config.section
+    names = list(OF_COMMANDS)[: 1 + bool(section.work.within)] if section.is_command else list(WINDOWS)
+    figures = [_figure(measured, name, *of_pass) for name in names for of_pass in measured.passes]
     per_token = dict[str, float | None]()
-    for name in WINDOWS:
+    for name in names:
         # Unknown where a pass has no such window, or no energy.
         of_window = [figure for figure in figures if figure.window == name]
         tokens = sum(figure.output_tokens or 0 for figure in of_window)
@@ -175,14 +193,16 @@ def windows(measured: Measured) -> WindowSummary:
     steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
     # Whole passes of rounds are steady without a lead-in, too.
     cut = measured.config.warmup.profile == "lead-in" or not measured.config.workload.has_rounds
-    headline: Literal["drained", "steady_state"] = "steady_state" if cut and steady else "drained"
+    headline: WindowName = "steady_state" if cut and steady else "drained"
+    if section.is_command:
+        headline = "marked" if "marked" in names else "drained"
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
     where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
     try:
-        start_ns, end_ns = WINDOWS[name](run_pass, measured.config)
+        start_ns, end_ns = (WINDOWS | OF_COMMANDS)[name](run_pass, measured.config)
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:

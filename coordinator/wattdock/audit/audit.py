@@ -25,7 +25,9 @@ def audit(result: ExperimentResult) -> Audit:
         ValueError: The result lacks environment, energy or procedure: nothing was measured.
     """
     inputs = AuditInput(result)
-    return Audit.of([check for checklist in CHECKLISTS for check in checklist.run(inputs)], result.budget)
+    return Audit.of(
+        [check for checklist in CHECKLISTS for check in checklist.run(inputs)], result.budget, result.config.unit
+    )
 
 
 def audited(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> ExperimentResult:

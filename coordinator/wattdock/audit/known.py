@@ -20,6 +20,10 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if (summary := inputs.energy.windows) is None:
         return Outcome("unknown", "no pass")
     figures = summary.of_headline()
+    if inputs.config.section.is_command:
+        reason = next((figure.reason for figure in figures if figure.start_ns is None), None)
+        of = "whole runs" if summary.headline == "drained" else "from the first marked span that counts to the last"
+        return Outcome(verdict(failed=reason is not None), reason or of)
     shortest_s = min((figure.duration_s or 0.0 for figure in figures), default=0.0)
     figure = f"{summary.headline.replace('_', ' ')}, windows of {shortest_s:.1f} s and more"
     if inputs.config.warmup.profile != "lead-in":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from wattdock.audit.repeatable import NAME_IMAGE
 from wattdock.errors import WattdockError
-from wattdock.host import GpuInventory
+from wattdock.files import expanded
+from wattdock.host import GpuInventory, Machine
 from wattdock.launch.images import find_locked, read_lock
 
 if TYPE_CHECKING:
@@ -34,12 +37,15 @@ def left_to_do(
     for config in experiments:
         loose = config.looser_than_published().values()
         lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
+        if config.section.is_command:
+            lines += _left_of_command(config)
         if shape := config.model.shape:
             lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
         elif folder := config.model.path:
             lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
     if not on_nodes and (reason := GpuInventory.here().reason):
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
+    experiments = [config for config in experiments if not config.section.is_command]
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
     lock, started = read_lock(), [config for config in experiments if not config.section.server_url]
@@ -56,3 +62,13 @@ def left_to_do(
     if is_process and (revision is None or revision.endswith("-dirty")):
         lines.append("software: wattdock is of no commit, or has changes; commit its files, and run from a clone")
     return list(dict.fromkeys(lines)), warned
+
+
+def _left_of_command(config: ExperimentConfig) -> list[str]:
+    """Return what keeps others from getting the program that a command runs."""
+    section: Any = config.section
+    commit, is_changed = Machine.checkout(expanded(section.folder or Path()).absolute())
+    lines = [] if "@sha256:" in (config.container.image or "") else [f"software: {NAME_IMAGE}"]
+    if commit is None or is_changed:
+        lines.append("command: its files are of no commit, or have changes; commit them, and run in that checkout")
+    return lines

@@ -10,6 +10,7 @@ HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engi
 # What a kind of provenance does not hold.
 IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
 LOCK_LACKS = "a lock does not hold the system's libraries and tools; driver, kernel, Python's build are in the result"
+NAME_IMAGE = "name an image by its digest: --image NAME@sha256:…"
 
 CHECKS = Checklist[AuditInput]()
 
@@ -20,12 +21,32 @@ CHECKS = Checklist[AuditInput]()
     threshold="a trained model's, with a revision",
     remedy="set model to one of a hub, with its revision",
 )
-def weights_pinned(inputs: AuditInput) -> Outcome:
+def weights_pinned(inputs: AuditInput) -> Outcome | None:
     """Whether the weights were a trained model's, and anybody can get the same."""
+    if inputs.config.section.is_command:
+        return None
     model = inputs.environment.model
     pinned = model.weights.startswith("real") and model.revision is not None
     revision = f"revision {model.revision}" if model.revision else "no revision"
     return Outcome(verdict(failed=not pinned), f"{model.weights}, {revision}")
+
+
+@CHECKS.check(
+    "command",
+    question="repeat",
+    threshold="files of a commit without changes",
+    source="the checkout that the command runs in, and hashes of the files that its words name",
+    remedy="commit what the command runs, and run it in that checkout",
+)
+def command_pinned(inputs: AuditInput) -> Outcome | None:
+    """Whether anybody can get the program that a command ran."""
+    if not inputs.config.section.is_command:
+        return None
+    commit, files = inputs.environment.model.revision, inputs.environment.model.files
+    hashed = "".join(f"; {name} {digest}" for name, digest in files.items())
+    if commit is None:
+        return Outcome("fail", f"of no commit{hashed}")
+    return Outcome(verdict(failed=commit.endswith("-dirty")), f"{commit}{hashed}")
 
 
 @CHECKS.check(
@@ -49,9 +70,12 @@ def software_pinned(inputs: AuditInput) -> Outcome:
             remedy = "commit wattdock's files, and run from a clone"
             return Outcome("fail", f"{lock}; wattdock is of no commit, or has changes", remedy=remedy)
         return Outcome("pass", f"{lock}, wattdock {commit[:12]}; {LOCK_LACKS}")
+    is_command = inputs.config.section.is_command
     if inside is None:
-        return Outcome("fail", "not locked: a plain process")
-    if digest := inside.locked_digest:
+        return Outcome("fail", "not locked: a plain process", remedy=NAME_IMAGE if is_command else None)
+    # The image of a command is whatever its user names.
+    is_named = is_command and "@sha256:" in (inputs.config.container.image or "")
+    if digest := environment.image_digest if is_named else inside.locked_digest:
         if not is_on_loopback(digest):
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"

@@ -35,8 +35,10 @@ def completion(inputs: AuditInput) -> Outcome:
 
 
 @CHECKS.check("token counts", question="wrong", source="all counts of each pass's tokens; instants of its last work")
-def token_counts(inputs: AuditInput) -> Outcome:
+def token_counts(inputs: AuditInput) -> Outcome | None:
     """Whether all counts of a pass's tokens agree, and all of its work lies inside its span."""
+    if inputs.config.section.is_command:
+        return None
     passes, procedure = inputs.energy.passes, inputs.procedure
     wrong = [*procedure.token_disagreements, *procedure.undrained]
     figure = "; ".join(wrong) or f"{sum(run_pass.output_tokens for run_pass in passes):,} output tokens"
@@ -50,8 +52,10 @@ def token_counts(inputs: AuditInput) -> Outcome:
     f"prompt tokens per output token within {MAX_MIX_DIFFERENCE:.0%}, or {CHANCE:g} × chance if that is more",
     source="each request's prompt (by a hash of its ids), limit and instant; requests of the headline's window",
 )
-def work_as_declared(inputs: AuditInput) -> Outcome:
+def work_as_declared(inputs: AuditInput) -> Outcome | None:
     """Whether the engine was given what was declared, and gave the answers that were declared."""
+    if inputs.config.section.is_command:
+        return None
     if not (passes := inputs.procedure.mix):
         return Outcome("unknown", "no pass")
     mismatches = sum((Counter(run_pass.mismatches) for run_pass in passes), Counter[str]())
@@ -78,6 +82,28 @@ def work_as_declared(inputs: AuditInput) -> Outcome:
     return Outcome("pass", f"{sent}; {figure}")
 
 
+@CHECKS.check(
+    "work of the runs",
+    question="wrong",
+    threshold="the same in every run, all of it in marks that can be read",
+    source="what the command's processes marked",
+    remedy="mark work in the script (docs/how-to/measure.md), with one seed, or give its amount by --count",
+)
+def same_work(inputs: AuditInput) -> Outcome | None:
+    """Whether a command did the same work in every run: nothing else declares it."""
+    work = inputs.result.work
+    windows = inputs.energy.windows
+    if not inputs.config.section.is_command or work is None or windows is None:
+        return None
+    counts = [figure.output_tokens or 0 for figure in windows.of_headline()]
+    figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}"
+    if work.malformed_marks:
+        figure += f"; {work.malformed_marks:,} lines are no marks"
+    if work.others and not all(counts):
+        figure += f"; the script counts {', '.join(work.others)}"
+    return Outcome(verdict(failed=len({*counts}) > 1 or not all(counts) or bool(work.malformed_marks)), figure)
+
+
 def _cause_of_mix(inputs: AuditInput) -> tuple[str, str]:
     """Return why a mix is not the declared one, as far as it can be seen, and what to do."""
     passes = inputs.procedure.mix
@@ -97,11 +123,13 @@ def _cause_of_mix(inputs: AuditInput) -> tuple[str, str]:
     question="wrong",
     source="the engine's count per request, and prompts' hashes; a warm cache once hid a fifth of a figure",
 )
-def cached_prompts(inputs: AuditInput) -> Outcome:
+def cached_prompts(inputs: AuditInput) -> Outcome | None:
     """Whether a cache served what conversations declare, and nothing where the configuration does not switch it on.
 
     Prompts that repeat are harmless where the engine says that no cache served them.
     """
+    if inputs.config.section.is_command:
+        return None
     # An engine that calls the setting otherwise has its cached tokens fail.
     declared = inputs.config.section.caches_prefixes
     threshold = "a prefix cache that was switched on" if declared else "none"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
 from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values, sessions_among
+from wattdock.reports.wording import quantity_text
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Pool:
         boards: The boards' figures, which weigh alike; a board's is the mean over its sessions.
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
         these_boards: Interval of the mean, for more `units` on these boards only; None with one on each.
+        unit: What the work is counted in, in the plural.
         units: "sessions" where a board has several, else "restarts".
         between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled;
             `within` is None with one unit on each.
@@ -47,12 +49,13 @@ class Pool:
     boards: statistics.Restarts
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
+    unit: str
     units: Literal["sessions", "restarts"]
     between: float
     within: float | None
 
     @classmethod
-    def of(cls, label: str, by_board: dict[str, Sessions]) -> Pool:
+    def of(cls, label: str, by_board: dict[str, Sessions], unit: str = "output tokens") -> Pool:
         """Return the pool of two boards or more."""
         of_sessions = [session_values(sessions) for sessions in by_board.values()]
         several = max(map(len, of_sessions)) > 1
@@ -66,7 +69,7 @@ class Pool:
             these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
         over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
         units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
-        return cls(label, by_board, boards, over, these, units, stdev(boards.values), within)
+        return cls(label, by_board, boards, over, these, unit, units, stdev(boards.values), within)
 
     @property
     def sessions(self) -> set[str]:
@@ -86,7 +89,8 @@ class Pool:
         sessions = pluralize(len(self.sessions), "session")
         counts = f"{len(self.by_board)} boards, {pluralize(restarts, 'restart')}, {sessions}"
         where = "" if len(self.sessions) > 1 else " in this session"
-        mean = f"{self.mean:.4g} J/output token {self.over_boards:.4g} for boards of the model{where}{these}"
+        mean = f"{self.mean:.4g} {quantity_text(statistics.ENERGY, self.unit)} {self.over_boards:.4g}"
+        mean += f" for boards of the model{where}{these}"
         return f"{self.label}: {counts}: {mean}; {spread}"
 
 
@@ -108,7 +112,8 @@ def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) 
         by_board = {board: by_session(same, statistics.ENERGY, session_of) for board, same in of_key.items()}
         by_board = {board: sessions for board, sessions in by_board.items() if sessions}
         if len(by_board) > 1:
-            found[key] = Pool.of(next(iter(of_key.values()))[0].result.config.label, by_board)
+            config = next(iter(of_key.values()))[0].result.config
+            found[key] = Pool.of(config.label, by_board, config.unit)
     return found
 
 

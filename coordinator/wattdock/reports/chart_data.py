@@ -94,19 +94,25 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
 
     def order(point: Point) -> tuple[str, str, int, int, datetime]:
         row = point.row
-        return row.backend, row.model, row.gpu_count or 0, row.batch_size, row.started_utc
+        return row.backend, row.model, row.gpu_count or 0, row.batch_size or 0, row.started_utc
 
     return sorted(points, key=order)
 
 
+# The columns of a result's two figures: of an engine, and of a command.
+ENERGY_AND_SPEED = (("energy_per_output_token_j", "output_tokens_per_s"), ("energy_per_unit_j", "units_per_s"))
+
+
 def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
     """Return some columns of a point as people read them, figures with their intervals; its label has the sign."""
+    cost, speed = ENERGY_AND_SPEED[point.row.unit is not None]
     figures = {
         "name": point.label,
         "status": point.row.status,
-        "energy_per_output_token_j": figure_text(point.j_per_token, ".4g"),
-        "output_tokens_per_s": figure_text(point.tokens_per_s, ",.1f"),
+        cost: figure_text(point.j_per_token, ".4g"),
+        speed: figure_text(point.tokens_per_s, ",.1f"),
     }
+
     return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 
 

@@ -18,7 +18,6 @@ from wattdock.reports.encodings import (
     DASHES,
     HOST,
     NOT_USED,
-    TOKENS_PER_S,
     Chart,
     chart_of,
     disturbed_signs,
@@ -36,8 +35,7 @@ from wattdock.reports.encodings import (
     zoom,
 )
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
-from wattdock.reports.wording import boundaries
-from wattdock.store import COLUMNS
+from wattdock.reports.wording import boundaries, quantity_text, unit_of
 from wattdock.text import listed
 
 if TYPE_CHECKING:
@@ -64,9 +62,9 @@ NAME_WIDTH, LINE_HEIGHT = 20, 14
 
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
-    unit, name, drawn_quantity = TOKENS_PER_S, "tokens_per_s", statistics.SPEED
+    unit, name, drawn_quantity = _units_per_s(points), "tokens_per_s", statistics.SPEED
     if any(point.j_per_token for point in points):
-        unit, name, drawn_quantity = _j_per_token(points), "j_per_token", statistics.ENERGY
+        unit, name, drawn_quantity = _j_per_unit(points), "j_per_token", statistics.ENERGY
     drawn_points = _few_enough([point for point in points if getattr(point, name)], "no result has a figure")
     rows = [_identity(point) | with_ends(unit, getattr(point, name)) for point in drawn_points]
     restarts: Rows = [
@@ -97,20 +95,21 @@ def pareto(points: Sequence[Point]) -> Chart:
     drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
-    unit, unbeaten = _j_per_token(points), {point.label for point in pareto_front(drawn_points)}
+    unit, speed = _j_per_unit(points), _units_per_s(points)
+    unbeaten = {point.label for point in pareto_front(drawn_points)}
     rows = [
         _identity(point)
-        | with_ends(TOKENS_PER_S, point.tokens_per_s)
+        | with_ends(speed, point.tokens_per_s)
         | with_ends(unit, point.j_per_token)
         | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
         for point in drawn_points
     ]
     log = spans_decades(rows, unit)
-    x, y = quantity(alt.X, TOKENS_PER_S, log=log), quantity(alt.Y, unit, log=log)
+    x, y = quantity(alt.X, speed, log=log), quantity(alt.Y, unit, log=log)
     base = chart_of(rows).encode(x=x, y=y)
     dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
     front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
-    bars = [*interval_bars(base, "y", unit), *interval_bars(base, "x", TOKENS_PER_S)]
+    bars = [*interval_bars(base, "y", unit), *interval_bars(base, "x", speed)]
     dots = _dots(base, drawn_points).properties(name="dots")
     layers = [front.encode(strokeDash=dash), *bars, dots, *disturbed_signs(base)]
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[zoom(["x", "y"], ["dots"])]).properties(
@@ -156,7 +155,7 @@ def scaling(points: Sequence[Point]) -> Chart:
 
 def batch(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of requests in flight."""
-    return _over(points, "requests in flight", lambda point: point.row.batch_size, lambda point: point.gpus_text)
+    return _over(points, "requests in flight", lambda point: point.row.batch_size or 0, lambda point: point.gpus_text)
 
 
 def timeline(points: Sequence[Point]) -> Chart:
@@ -218,19 +217,19 @@ def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shar
     counts = sorted({x_of(point) for point in drawn_points})
     if len(counts) < 2:
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
-    joules = _j_per_token(points)
+    joules, speed = _j_per_unit(points), _units_per_s(points)
     models = len({point.row.model for point in drawn_points}) > 1
     series = [(p.row.backend, f"{p.row.model}, {shared(p)}" if models else shared(p)) for p in drawn_points]
     rows: Rows = [
         {"experiment": p.label, "series": series_name(*of_point), unit: x_of(p)}
         | with_ends(joules, p.j_per_token)
-        | with_ends(TOKENS_PER_S, p.tokens_per_s)
+        | with_ends(speed, p.tokens_per_s)
         for p, of_point in zip(drawn_points, series, strict=True)
     ]
     channels, has_joules = series_channels(series), any(point.j_per_token for point in drawn_points)
     panels = []
-    for figure in [joules, TOKENS_PER_S] if has_joules else [TOKENS_PER_S]:
-        axis = shared_axis(unit, last=figure is TOKENS_PER_S, values=counts, format="d", grid=False)
+    for figure in [joules, speed] if has_joules else [speed]:
+        axis = shared_axis(unit, last=figure is speed, values=counts, format="d", grid=False)
         base = chart_of([row for row in rows if row.get(figure) is not None]).encode(
             x=alt.X(unit, type="quantitative", axis=axis, scale=alt.Scale(type="log", base=2, padding=12)),
             y=quantity(alt.Y, figure, log=spans_decades(rows, figure)),
@@ -251,8 +250,13 @@ def _covered(points: Sequence[Point]) -> str:
     return " and ".join(boundaries(point.result for point in points))
 
 
-def _j_per_token(points: Sequence[Point]) -> str:
-    return f"{COLUMNS['energy_per_output_token_j'].heading} ({_covered(points)})"
+def _j_per_unit(points: Sequence[Point]) -> str:
+    unit = unit_of(point.result for point in points)
+    return f"{quantity_text(statistics.ENERGY, unit)} ({_covered(points)})"
+
+
+def _units_per_s(points: Sequence[Point]) -> str:
+    return quantity_text(statistics.SPEED, unit_of(point.result for point in points))
 
 
 def _dots(base: Chart, points: Sequence[Point]) -> Chart:

@@ -19,7 +19,7 @@ from wattdock.reports.sessions import (
     pooled,
     sessions_among,
 )
-from wattdock.store import COLUMNS
+from wattdock.reports.wording import quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -195,6 +195,12 @@ class Comparison:
         return NO_TEST if alone else ""
 
     @property
+    def unit(self) -> str:
+        """What the work of all pairs is counted in, in the plural."""
+        units = {result.config.unit for pair in self.pairs for result in (row.result for row in pair.rows)}
+        return units.pop() if len(units) == 1 else "units"
+
+    @property
     def equivalence_lines(self) -> list[str]:
         """Whether each pair is equivalent within the margin, in words; none without a margin."""
         if not self.margin:
@@ -207,7 +213,7 @@ class Comparison:
             if test.equivalent is None:
                 why = TOO_FEW if test.reason == ONE_SESSION else test.reason
                 reason = f": {OPEN if test.difference or test.declared else why}"
-            ratio = f"the ratio of {COLUMNS[test.quantity].heading}{reason}"
+            ratio = f"the ratio of {quantity_text(test.quantity, self.unit)}{reason}"
             lines.append(f"{pair.label}: {verdict} within ± {self.margin:.3g}, {ratio}")
         return lines
 

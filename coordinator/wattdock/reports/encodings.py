@@ -8,7 +8,6 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.reports.cells import MARK
-from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ Rows: TypeAlias = list[dict[str, Any]]
 # Altair types too loosely what its methods return.
 Chart: TypeAlias = Any
 
-TOKENS_PER_S = COLUMNS["output_tokens_per_s"].heading
 # Told apart with every common colour-vision deficiency; without its black and its yellow, which vanish on a dark or a
 # light page. Source: Okabe and Ito, Color Universal Design, 2008.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -16,10 +16,18 @@ from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import NOTHING, excerpts_at_difference
-from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of, timelines
+from wattdock.reports.chart_data import (
+    ENERGY_AND_SPEED,
+    are_numbers,
+    disturbed_note,
+    headings,
+    point_cells,
+    points_of,
+    timelines,
+)
 from wattdock.reports.wording import STATUSES, boundaries, fallback_text, power_profile_text, token_cost_texts
 from wattdock.store import Row
-from wattdock.text import COMPACT, json_text
+from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
@@ -104,7 +112,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     script, loader = _script(), PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, **how)
-    environment.filters["coded"] = _coded
+    environment.filters |= {"coded": _coded, "singular": singular}
     return environment.get_template("page.html").render(
         title=title,
         written=f"{written:%Y-%m-%d %H:%M} UTC",
@@ -256,7 +264,8 @@ def _summary(points: Sequence[Point]) -> dict[str, Any]:
     A cell is a text and, below it, an interval.
     """
     # Joules always have a column: where they are unknown, the page says so.
-    first, *others = Row.columns("on_page")
+    first = ENERGY_AND_SPEED[all(point.row.unit for point in points)][0]
+    others = [name for name in Row.columns("on_page") if name != first]
     names = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
     lines = [(point, point_cells(point, names)) for point in points]
     alike = [name for name in names[1:] if len(points) > 1 and len({cells[name] for _, cells in lines}) == 1]

@@ -18,6 +18,7 @@ from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
 from wattdock.reports.wording import boundaries
+from wattdock.text import singular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,8 @@ SAME_CONDITIONS = (
     *("GPU", "GPU power limit, W", "energy boundary", "variables"),
 )
 SINGLE_GPU = "one GPU"
+# Fewest sizes to which a law of scaling is fitted: any fits two, and nearly any three.
+LEAST_SIZES = 4
 METHOD = (
     "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size. "
     "Joules of one result: with the interval of its uncertainty "
@@ -91,12 +94,14 @@ class Optimum:
     """The split with the fewest joules per token.
 
     Attributes:
-        j_per_token: Its joules per token.
+        j_per_token: Its joules per token, or per another unit.
+        unit: That unit, in the plural.
         next_best, ratio: The next best, and its joules per token ÷ those of the best; None where there is no other.
     """
 
     point: SplitPoint
     j_per_token: float
+    unit: str
     next_best: SplitPoint | None = None
     ratio: statistics.Figure | None = None
 
@@ -107,7 +112,7 @@ class Optimum:
         return not interval.low <= 1 <= interval.high if interval else None
 
     def __str__(self) -> str:
-        text = f"{self.point.split}, {self.j_per_token:.4g} J/token"
+        text = f"{self.point.split}, {self.j_per_token:.4g} J/{singular(self.unit).removeprefix('output ')}"
         if self.next_best is None or self.ratio is None:
             return f"{text}; there is no other to compare it with"
         verdict = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
@@ -121,11 +126,13 @@ class Setting:
 
     Attributes:
         name: In words.
+        unit: What its work is counted in, in the plural.
         points: By number of GPUs.
         fewest_joules: None where energy was not measured.
     """
 
     name: str
+    unit: str
     points: tuple[SplitPoint, ...]
     fewest_joules: Optimum | None
 
@@ -134,6 +141,26 @@ class Setting:
         """The points of each kind of split, behind the one of a single GPU; empty where only one GPU was measured."""
         kinds = dict.fromkeys(point.kind for point in self.points if point.kind != SINGLE_GPU)
         return {kind: [point for point in self.points if point.kind in (SINGLE_GPU, kind)] for kind in kinds}
+
+    @property
+    def serial_shares(self) -> list[str]:
+        """Which share of the work seems to run on one GPU alone, of each curve of enough sizes, in words.
+
+        Source: Amdahl, AFIPS 30 (1967) 483, for the same work at every size: 1 / S = s + (1 − s) / N; Gustafson,
+        Communications of the ACM 31 (1988) 532, for work that grows with it: S = N − s (N − 1). Least squares.
+        """
+        lines = []
+        for kind, curve in self.curves.items():
+            at = [(point.gpus / curve[0].gpus, point.speed_up.value) for point in curve if point.speed_up]
+            if len({size for size, _ in at}) < LEAST_SIZES:
+                continue
+            same = sum((1 / up - 1 / n) * (1 - 1 / n) for n, up in at) / sum((1 - 1 / n) ** 2 for n, _ in at)
+            grown = sum((n - up) * (n - 1) for n, up in at) / sum((n - 1) ** 2 for n, _ in at)
+            lines.append(
+                f"{kind}: serial share {same:.1%} if the work is the same at every size (Amdahl), {grown:.1%} "
+                "if it grows with the GPUs (Gustafson)"
+            )
+        return lines
 
 
 @dataclass(frozen=True)
@@ -201,10 +228,12 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     dtype = environment.runner.engine_args.get("dtype")
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
     parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
-    gpus = " + ".join(sorted(set(environment.gpu_names)))
+    gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
     lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
     name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
-    setting = Setting(name, tuple(points), optimum(points))
+    if command := config.section.command_text:
+        name = f"{command}, {gpus}"
+    setting = Setting(name, config.unit, tuple(points), optimum(points, config.unit))
     firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
     relative = (_relative(point, firsts[id(point)]) if id(point) in firsts else point for point in points)
     return replace(setting, points=tuple(relative))
@@ -288,11 +317,11 @@ def _ratio(over: statistics.Figure, under: statistics.Figure, *, share: float = 
     return statistics.Figure(value, statistics.Interval.around(value, half))
 
 
-def optimum(points: Sequence[SplitPoint]) -> Optimum | None:
+def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimum | None:
     """Return the point with the fewest joules per token; None where energy was not measured."""
     costs = [(point.j_per_token, point) for point in points if point.j_per_token]
     costs.sort(key=lambda entry: entry[0].value)
     if len(costs) < 2:
-        return Optimum(costs[0][1], costs[0][0].value) if costs else None
+        return Optimum(costs[0][1], costs[0][0].value, unit) if costs else None
     (least, best), (more, other) = costs[:2]
-    return Optimum(best, least.value, other, _ratio(more, least))
+    return Optimum(best, least.value, unit, other, _ratio(more, least))

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from wattdock.analysis import statistics
 from wattdock.reports.chart_data import KINDS
 from wattdock.reports.encodings import (
     DASHES,
     HOST,
     NOT_USED,
     PALETTE,
-    TOKENS_PER_S,
     scaled,
     shared_axis,
     tooltip_of,
     zoom,
 )
+from wattdock.reports.wording import quantity_text
 
 if TYPE_CHECKING:
     from wattdock.reports.chart_data import Point, RestartTimeline, Trace
@@ -47,12 +48,13 @@ class TimelineLook:
         lines: Name, colour and dash of each line of power.
         kinds: Kinds of the spans.
         has_readings: Whether a line of power is of readings.
+        rate: Name of the line of the work's rate, "output tokens/s"; empty without one.
     """
 
     lines: tuple[tuple[str, str, tuple[int, ...]], ...]
     kinds: tuple[str, ...]
     has_readings: bool
-    has_tokens: bool
+    rate: str
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,13 @@ class TimelineDrawing:
                 dash = DASHES[(at // len(colours) + first) % len(DASHES)]
                 lines.append((name, colours[at % len(colours)], tuple(dash)))
                 power.append(_line(trace, name, origin_s))
-        tokens = [_line(restart.tokens_per_s, TOKENS_PER_S, origin_s)] if restart.tokens_per_s else []
+        rate = quantity_text(statistics.SPEED, point.result.config.unit) if restart.tokens_per_s else ""
+        tokens = [_line(restart.tokens_per_s, rate, origin_s)] if restart.tokens_per_s else []
         look = TimelineLook(
             lines=tuple(lines),
             kinds=tuple(kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)),
             has_readings=any(trace.source == "reading" for traces, *_ in groups for trace in traces),
-            has_tokens=bool(tokens),
+            rate=rate,
         )
         return cls(look, (0.0, round(end_s * (1 + ROOM), 3)), {"spans": spans, "power": power, "tokens": tokens})
 
@@ -126,13 +129,13 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
         alt.Chart(alt.NamedData(dataset)).transform_flatten(["s", "value"]) for dataset in ("power", "tokens")
     )
     shape: Any = "linear" if look.has_readings else "step-after"
-    every = [*look.lines, *([(TOKENS_PER_S, TOKENS, (1, 0))] if look.has_tokens else [])]
+    every = [*look.lines, *([(look.rate, TOKENS, (1, 0))] if look.rate else [])]
     color = scaled(alt.Color, "series", {name: colour for name, colour, _ in every})
     dash = scaled(alt.StrokeDash, "series", {name: list(dash) for name, _, dash in every})
     watts = power.mark_line(interpolate=shape, clip=True, strokeWidth=1.5).encode(color=color, strokeDash=dash)
     rates = tokens.mark_line(interpolate="step-after", clip=True, strokeWidth=1.5).encode(color=color, strokeDash=dash)
     drawn = [(POWER, watts)] if look.lines else []
-    drawn += [(TOKENS_PER_S, rates)] if look.has_tokens else []
+    drawn += [(look.rate, rates)] if look.rate else []
     fill = scaled(alt.Fill, "kind", {kind: SPAN_COLOURS[kind] for kind in look.kinds}).legend(symbolOpacity=0.6)
     scale = alt.Scale(zero=True)
     begin = next((kind for kind in ("warm-up", "pass") if kind in look.kinds), "first span")
@@ -152,4 +155,4 @@ def timeline_chart(look: TimelineLook, ends: tuple[Any, Any]) -> Chart:
             strip = strip.encode(x2="end", fill=fill, y=alt.value(0), y2=alt.value(STRIP_PX))
             layers = [areas, strip, lines, texts.encode(text="text:N", y=alt.value(0))]
         panels.append(alt.layer(*layers))
-    return alt.vconcat(*panels, bounds="flush", params=[zoom(["x"], [POWER, TOKENS_PER_S])])
+    return alt.vconcat(*panels, bounds="flush", params=[zoom(["x"], [POWER, *filter(None, [look.rate])])])

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import ExperimentResult
+from wattdock.analysis import ExperimentResult, statistics
+from wattdock.store import COLUMNS
+from wattdock.text import singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wattdock.analysis import Fallback
 
-__all__ = ["STATUSES", "boards_text", "boundaries", "fallback_text", "power_profile_text", "token_cost_texts"]
+__all__ = [
+    "STATUSES",
+    "boards_text",
+    "boundaries",
+    "fallback_text",
+    "power_profile_text",
+    "quantity_text",
+    "token_cost_texts",
+    "unit_of",
+]
 
 # Statuses of checks, the worst first.
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
@@ -30,6 +41,18 @@ CAPPED_SHARE = 0.1
 def fallback_text(fallback: Fallback) -> str:
     """Return what a fallback changed, and that it does not replace the experiment that failed."""
     return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
+
+
+def quantity_text(quantity: str, unit: str) -> str:
+    """Return the heading of J per unit, or of units per second: "J/output token", "samples/s"."""
+    headings = {statistics.ENERGY: f"J/{singular(unit)}", statistics.SPEED: f"{unit}/s"}
+    return headings.get(quantity) or COLUMNS[quantity].heading
+
+
+def unit_of(results: Iterable[ExperimentResult]) -> str:
+    """Return what the work of results is counted in, in the plural; "units" where they differ."""
+    units = {result.config.unit for result in results}
+    return units.pop() if len(units) == 1 else "units"
 
 
 def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:

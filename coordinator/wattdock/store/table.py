@@ -67,6 +67,8 @@ class Row:
             every limit of `slo`, ÷ their output tokens.
         prompts: Where they come from: bundled, synthetic, or a file.
         parallelism: How the model was spread over GPUs: "one GPU", "TP=2", …; null without a GPU.
+        energy_per_unit_j, units_per_s, unit, work: Of a command: joules and speed by its unit of work, and how many of
+            these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
         fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
@@ -92,7 +94,8 @@ class Row:
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[
-        int, Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5, live=True)
+        int | None,
+        Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5, live=True),
     ]
     prompts: Annotated[str | None, Column("environment.dataset", "prompts", in_list=12)]
     input_tokens: Annotated[float | None, Column(form=".4g")]
@@ -144,7 +147,7 @@ class Row:
     energy_per_output_token_j: Annotated[
         float | None,
         Column(
-            "budget.energy_per_output_token_j",
+            "budget.energy_per_unit_j",
             "J/output token",
             ".4g",
             in_list=3,
@@ -154,6 +157,16 @@ class Row:
             live=True,
         ),
     ]
+    energy_per_unit_j: Annotated[
+        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6)
+    ] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13)] = None
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)] = None
+    units_per_s: Annotated[
+        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7)
+    ] = None
+    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6)] = None
+    work: Annotated[int | None, Column(heading="units", form=",", in_study=7, on_page=14)] = None
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window", on_page=2)]
     energy_per_output_token_low_j: Annotated[
         float | None, Column(heading="J/output token from", form=".4g", in_list=13, live=True)
@@ -213,7 +226,16 @@ class Row:
             **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(result.speed_figure)[1:], strict=True)),
         }
-        return cls(**{name: _value(result, path) for name, path in PATHS.items()}, **computed)
+        values = {name: _value(result, path) for name, path in PATHS.items()} | computed
+        if result.config.section.is_command:
+            values |= dict.fromkeys(OF_ENGINES)
+            ends = statistics.value_and_ends(energy)
+            values |= dict(
+                zip(("energy_per_unit_j", "energy_per_unit_low_j", "energy_per_unit_high_j"), ends, strict=True)
+            )
+            values |= {"unit": result.config.unit, "work": result.work and result.work.count}
+            values["units_per_s"] = speed and speed.output_tokens_per_s
+        return cls(**values)
 
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
@@ -237,6 +259,11 @@ COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
 PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if column.place}
+# Columns that a command has none of: what it was sent, and what is counted in tokens or requests.
+OF_ENGINES = (
+    *("arrival", "rate_per_s", "batch_size", "prompts", "max_output_tokens", "passes", "requests", "requests_per_s"),
+    *("output_tokens", *SPEED_ENDS, "output_tokens_per_s", *ENERGY_ENDS, "energy_per_output_token_j"),
+)
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
 PASS_COLUMNS = {
     "folder": str,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wattdock.analysis import conditions, statistics
 from wattdock.console.views.terminal import SENTENCES, Listing, Sheet
 from wattdock.reports.cells import NOTHING, excerpts_at_difference, figure_text, marked, number, seconds_text
+from wattdock.reports.wording import quantity_text
 from wattdock.store import COLUMNS
 from wattdock.text import pluralize
 
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
 # Columns of a pair; a narrow terminal leaves out the last ones.
 PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "test", "restarts")
 MOST_DIFFERENCES = 40
-SPEED, POWER, ENERGY, TTFT, TPOT = (
-    COLUMNS[name].heading
-    for name in (statistics.SPEED, statistics.POWER, statistics.ENERGY, "ttft_p50_s", "tpot_p50_s")
-)
-SPLIT_COLUMNS = (
-    *("kind", "split", "GPUs", "restarts", SPEED, "speed-up", "efficiency"),
-    *(TTFT, TPOT, POWER, ENERGY, f"{ENERGY} ÷ first", "imbalance"),
-)
+POWER, TTFT, TPOT = (COLUMNS[name].heading for name in (statistics.POWER, "ttft_p50_s", "tpot_p50_s"))
 
 
 def comparison_view(compared: Comparison) -> View:
@@ -42,7 +36,7 @@ def comparison_view(compared: Comparison) -> View:
             method = test.method or NOTHING
             rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, method, restarts))
         if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
-            yield Listing(PAIR_COLUMNS, rows, COLUMNS[quantity].heading)
+            yield Listing(PAIR_COLUMNS, rows, quantity_text(quantity, compared.unit))
             yield ""
     if all(pair.tests[statistics.ENERGY].relative is None for pair in compared.pairs):
         yield f"joules: {compared.pairs[0].tests[statistics.ENERGY].reason}"
@@ -101,9 +95,12 @@ def scaling_view(scaling: Scaling) -> View:
             )
             for point in setting.points
         ]
+        speed, energy = (quantity_text(name, setting.unit) for name in (statistics.SPEED, statistics.ENERGY))
+        columns = ("kind", "split", "GPUs", "restarts", speed, "speed-up", "efficiency")
         yield setting.name
-        yield Listing(SPLIT_COLUMNS, rows)
-        yield f"fewest joules per token: {setting.fewest_joules or 'unknown, energy was not measured'}"
+        yield Listing((*columns, TTFT, TPOT, POWER, energy, f"{energy} ÷ first", "imbalance"), rows)
+        yield f"fewest joules: {setting.fewest_joules or 'unknown, energy was not measured'}"
+        yield from setting.serial_shares
         yield ""
     yield from (f"{name}: {reason}; left out" for name, reason in scaling.left_out.items())
     yield scaling.method

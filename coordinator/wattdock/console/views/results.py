@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -13,9 +14,16 @@ from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import STATUSES, boards_text, fallback_text, power_profile_text, token_cost_texts
+from wattdock.reports.wording import (
+    STATUSES,
+    boards_text,
+    fallback_text,
+    power_profile_text,
+    quantity_text,
+    token_cost_texts,
+)
 from wattdock.store import COLUMNS, Row
-from wattdock.text import pluralize
+from wattdock.text import pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,6 +96,25 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
         yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
 
 
+def _command_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    """Yield what a command of the user's own did, how fast, and what its marked spans cost."""
+    section: Any = result.config.section
+    yield "command", shlex.join(section.command)
+    if (work := result.work) is None or (speed := result.performance) is None:
+        return
+    runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
+    also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
+    yield "work", f"{work.count:,} {work.unit} in {runs}, {speed.duration_s:.2f} s{also}"
+    yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s"
+    if result.energy and result.energy.windows and not work.count:
+        reasons = filter(None, (figure.reason for figure in result.energy.windows.of_headline()))
+        yield f"J/{singular(work.unit)}", f"unknown: {next(reasons, f'the command counted no {work.unit}')}"
+    for part in work.marked:
+        joules = part.reason or f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
+        interval = f" {part.interval_j:.4g}" if part.interval_j else ""
+        yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the time: {joules}{interval}"
+
+
 def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
     """Yield what ran, how fast and at what cost."""
     if result.fallback:
@@ -97,7 +124,9 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
         if result.error.advice:
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
-    if environment := result.environment:
+    if (environment := result.environment) and result.config.section.is_command:
+        yield from _command_rows(result)
+    elif environment:
         yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
         if environment.model.draft:
             yield "draft model", environment.model.draft
@@ -105,6 +134,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
         dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
         version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
         yield "backend", f"{environment.backend}: {version}{dtype}"
+    if environment:
         gpus = f"{environment.gpu_count} × {environment.gpu_names[0]}" if environment.gpu_count else ""
         yield "ran on", gpus or f"CPU: {environment.cpu_model}"
         yield "launcher", f"{environment.launcher} ({environment.launcher_reason})"
@@ -113,7 +143,8 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "image", environment.image_digest or unpublished
         if variables := environment.variables:
             yield "variables", " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in variables.items())
-    yield from _speed_rows(result)
+    if not result.config.section.is_command:
+        yield from _speed_rows(result)
     yield from _energy_rows(result)
     yield from _derived_rows(result)
 
@@ -170,22 +201,17 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "", f"{uuid}: {_joules(joules)}"
     if energy.energy_per_output_token_j is not None and energy.windows:
         yield from _budget_rows(result)
-        of = f"joules ÷ tokens of {energy.windows.headline}, {energy.energy_boundary}"
+        unit = result.config.unit
+        of = f"joules ÷ {unit.removeprefix('output ')} of {energy.windows.headline}, {energy.energy_boundary}"
         drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
-        yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/output token ({of}), {drawn}"
-    shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
-    per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
-    yield "all joules", f"{', '.join(per)} (whole passes)"
+        yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
+    if not result.config.section.is_command:
+        yield from _token_rows(result)
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
         uncertainty = f"standard uncertainty {_joules(energy.net_uncertainty_j)}"
         yield "above idle", f"{energy.net_j:,.1f} J, {uncertainty}; not avoidable energy"
-    if energy.windows and energy.windows.relative_spread is not None:
-        values = energy.windows.energy_per_output_token_j.items()
-        by_window = ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
-        yield "by window", f"{by_window} (differ by {energy.windows.relative_spread:.1%})"
-    yield from token_cost_texts(result).items()
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
     if check := energy.cross_check:
@@ -197,13 +223,27 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "cross-check", f"{check.source}: {worst}"
 
 
+def _token_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    """Yield what an engine's joules are per request and kind of token, and by other windows."""
+    if (energy := result.energy) is None:
+        return
+    shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
+    per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
+    yield "all joules", f"{', '.join(per)} (whole passes)"
+    if energy.windows and energy.windows.relative_spread is not None:
+        values = energy.windows.energy_per_output_token_j.items()
+        by_window = ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
+        yield "by window", f"{by_window} (differ by {energy.windows.relative_spread:.1%})"
+    yield from token_cost_texts(result).items()
+
+
 def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     """Yield the corrected figure, and what makes it uncertain, a line each."""
     if (budget := result.budget) is None:
         return
     known = f" ± {budget.expanded:.2%}" if budget.expanded is not None else ""
     behind = f"(95 %, {budget.degrees_of_freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
-    yield "J/output token", f"{budget.energy_per_output_token_j:.4g}{known} of the declared work {behind}"
+    yield f"J/{singular(budget.unit)}", f"{budget.energy_per_unit_j:.4g}{known} of the declared work {behind}"
     for entry in budget.entries:
         corrected = f", corrected by {entry.correction:+.2%}" if entry.correction else ""
         yield f"  {entry.name}", f"{entry.standard_uncertainty:.2%}, {entry.share:.0%}{corrected}: {entry.found}"
@@ -245,7 +285,7 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if figure and len(restarts := result.restarts(quantity).values) > 1:
         too_few = f"; {len(restarts)} are too few for an interval, {statistics.LEAST_RESTARTS} are the least"
         interval = f", 95 % {figure.interval:.4g}" if figure.interval else too_few
-        behind = f"{' and '.join(f'{value:.4g}' for value in restarts)} {COLUMNS[quantity].heading}"
+        behind = f"{' and '.join(f'{value:.4g}' for value in restarts)} {quantity_text(quantity, result.config.unit)}"
         yield "restarts", f"{behind}{interval}{boards_text(result)}"
 
 

@@ -1,0 +1,103 @@
+"""Work of a measurement in its unit, and the energy of the spans that a command of the user's own marked. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from wattdock.analysis.joules import combined_timing_j
+from wattdock.analysis.statistics import Interval, Restarts
+from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.values import Stored, known_sum
+
+if TYPE_CHECKING:
+    from wattdock.analysis.measured import Measured
+
+TOO_MANY = "it was marked in more places than are told apart; mark larger parts"
+
+
+class MarkedEnergy(Stored):
+    """Spans of one name that a command's processes marked, over all restarts.
+
+    Attributes:
+        count: How many, by the process that marked most in each restart.
+        duration_s: Time in which any process was inside one.
+        share: That time, of the time of all runs.
+        total_j: Energy of the GPUs used in that time; null with the reason.
+        per_gpu_j: The same by UUID.
+        energy_per_span_j: Joules ÷ count.
+        interval_j: Its 95 % interval from restarts alone; null with fewer than three.
+    """
+
+    name: str
+    count: int
+    duration_s: float
+    share: float
+    total_j: float | None = None
+    timing_j: float | None = None
+    per_gpu_j: dict[str, float | None] = Field(default_factory=dict)
+    energy_per_span_j: float | None = None
+    interval_j: Interval | None = None
+    reason: str | None = None
+
+
+class Work(Stored):
+    """What was done, and in which unit it is counted.
+
+    Attributes:
+        unit: In the plural: output tokens, or what a command's script counts.
+        count: Over all restarts, in the headline's window.
+        others: Further kinds of work of a command over its whole runs, by unit.
+        marked: Spans that a command marked, the first one first.
+        malformed_marks: Lines among its marks that are none.
+    """
+
+    unit: str
+    count: int
+    others: dict[str, int] = Field(default_factory=dict)
+    marked: list[MarkedEnergy] = Field(default_factory=list)
+    malformed_marks: int = 0
+
+
+def work(measured: Measured, counted: int) -> Work:
+    """Return what was done; `counted` is how much of it the headline's window has."""
+    passes, unit = measured.pass_records, measured.config.unit
+    units = sum((Counter(run_pass.units) for run_pass in passes), Counter[str]())
+    names = dict.fromkeys(marked.name for run_pass in passes for marked in run_pass.marked)
+    return Work(
+        unit=unit,
+        count=counted,
+        others={name: count for name, count in units.items() if name != unit},
+        marked=[_marked(measured, name) for name in names],
+        malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),
+    )
+
+
+def _marked(measured: Measured, name: str) -> MarkedEnergy:
+    """Return the energy of the spans of one name."""
+    found = [(restart, part) for restart, run_pass in measured.passes for part in run_pass.marked if part.name == name]
+    seconds = sum(end_ns - start_ns for _, part in found for start_ns, end_ns in part.spans) / NS_PER_S
+    facts = {"name": name, "count": sum(part.count for _, part in found), "duration_s": seconds}
+    facts["share"] = seconds / measured.passes_s
+    if not all(part.spans for _, part in found):
+        return MarkedEnergy(**facts, reason=TOO_MANY)
+    by_restart = [
+        [measured.energy_of(restart, Span(name, start_ns, end_ns)) for start_ns, end_ns in part.spans]
+        for restart, part in found
+    ]
+    joules = [part for of_restart in by_restart for part in of_restart]
+    if reason := next((part.reason for part in joules if part.total_j is None), None):
+        return MarkedEnergy(**facts, reason=reason)
+    totals_j = tuple(known_sum(part.total_j for part in of_restart) or 0.0 for of_restart in by_restart)
+    restarts = Restarts(totals_j, tuple(float(part.count) for _, part in found))
+    return MarkedEnergy(
+        **facts,
+        total_j=sum(totals_j),
+        timing_j=combined_timing_j(joules),
+        per_gpu_j={uuid: known_sum(part.per_gpu_j.get(uuid) for part in joules) for uuid in measured.used},
+        energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
+        interval_j=restarts.interval if all(restarts.bottoms) else None,
+    )
