@@ -24,6 +24,8 @@ from wattdock.output import say
 from wattdock.text import listed, pluralize, without_timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.config import Study
     from wattdock.console.progress import Progress
     from wattdock.execution import Measurement
@@ -77,28 +79,33 @@ def run(
     if earlier and not file:
         study = study_of(earlier.settings, flags)
     else:
-        study, _ = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
+        study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
     progress = progress_for(quiet=quiet, json_lines=progress_json)
     how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
     how["resume"] = earlier or resume or retry_failed
-    found = run_on_slurm(study, progress, **how) if on == "slurm" else _run_here(study, progress, **how)
+    found = run_on_slurm(study, progress, **how) if on == "slurm" else run_here(study, progress, **how)
     if publishable or require_publishable:
-        audits = [stored.result.audit for stored in found]
-        unfit = [audit.reasons if audit else ["no audit"] for audit in audits if not audit or audit.reasons]
-        if unfit:
-            which = f"{len(unfit)} of {len(found)} results: " if len(found) > 1 else ""
-            first = f"{pluralize(len(unfit[0]), 'reason')}, the first: {unfit[0][0]}"
-            fail(f"not publishable: {which}{first}", ExitCode.NOT_PUBLISHABLE)
+        exit_unless_publishable(found)
 
 
-def _run_here(
+def exit_unless_publishable(found: "Sequence[StoredResult]") -> None:
+    """End with exit code 8 and the first reason, unless every result may be published."""
+    audits = [stored.result.audit for stored in found]
+    unfit = [audit.reasons if audit else ["no audit"] for audit in audits if not audit or audit.reasons]
+    if unfit:
+        which = f"{len(unfit)} of {len(found)} results: " if len(found) > 1 else ""
+        first = f"{pluralize(len(unfit[0]), 'reason')}, the first: {unfit[0][0]}"
+        fail(f"not publishable: {which}{first}", ExitCode.NOT_PUBLISHABLE)
+
+
+def run_here(
     study: "Study",
     progress: "Progress",
     *,
     output_dir: Path,
-    resume: "bool | EarlierStudy",
-    retry_failed: bool,
     as_json: bool,
+    resume: "bool | EarlierStudy" = False,
+    retry_failed: bool = False,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
     from wattdock.console.views import show
@@ -165,7 +172,7 @@ def plan(
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
 
-    study, left = _study(file, flags, publishable=publishable, on_nodes=on == "slurm")
+    study, left = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
     if on == "slurm":
         from wattdock.console.fleet import plan_on_slurm
 
@@ -195,15 +202,16 @@ def _fail_if_left(left: int) -> None:
         fail(f"not publishable as it is: {pluralize(left, 'thing')} left to do, see above", ExitCode.NOT_PUBLISHABLE)
 
 
-def _study(file: Path | None, flags: SettingFlags, *, publishable: bool, on_nodes: bool) -> "tuple[Study, int]":
+def study_to_run(
+    file: Path | dict[str, Any] | None, flags: Any, *, publishable: bool, on_nodes: bool = False
+) -> "tuple[Study, int]":
     """Return the study; for publication, with the settings that it needs, and how many things are left to do."""
     study, left = study_of(file, flags, publishable=publishable), list[str]()
     if publishable:
         from wattdock.audit import left_to_do
-        from wattdock.config import ExperimentConfig
         from wattdock.host import Machine
 
-        laid = ", ".join(f"{name}={value}" for name, value in ExperimentConfig.PUBLICATION.items())
+        laid = ", ".join(f"{name}={value}" for name, value in study.experiments[0].publication.items())
         say(f"for publication, where the study sets nothing else: {laid}", err=True)
         left, warned = left_to_do(study.experiments, Machine.here().revision, on_nodes=on_nodes)
         for line in left or ("nothing that can be told before the run",):

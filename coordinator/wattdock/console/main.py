@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from wattdock.console.bundles import app as bundle_app
 from wattdock.console.bundles import reproduce
+from wattdock.console.commands import measure
 from wattdock.console.environments import app as environments_app
 from wattdock.console.estimate import estimate
 from wattdock.console.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
@@ -34,6 +35,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     "Measure": {
         run: ("run --backend vllm --batch-size 8", "run study.yaml"),
+        measure: ("measure -- make", "measure --unit samples --restarts 3 -- torchrun train.py"),
         plan: ("plan study.yaml", "plan --publishable study.yaml"),
         estimate: ("estimate llama-3.1-70b --gpu-model H100-80GB", "estimate Qwen/Qwen3-8B --tp 2"),
     },

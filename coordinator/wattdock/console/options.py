@@ -161,8 +161,11 @@ def named(name: str, output_dir: Path) -> str:
     return name if output_dir == RESULTS else f"{name} --output-dir {shlex.quote(str(output_dir))}"
 
 
-def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publishable: bool = False) -> "Study":
+def study_of(file: Path | dict[str, Any] | None, flags: Any, *, publishable: bool = False) -> "Study":
     """Return the experiments of `file`, or of what it holds, each overridden by `flags`; see `load_study`.
+
+    Args:
+        flags: A dataclass of fields that `flag` made, with `gpus` and `assignments` among them.
 
     Raises:
         ConfigError: A flag or the file is wrong.
@@ -187,7 +190,7 @@ def study_of(file: Path | dict[str, Any] | None, flags: SettingFlags, *, publish
         settings[name] = parse_yaml(value, f"--set {name}")[0]
         written_as.pop(name, None)
     study = load_study(file, settings, written_as=written_as, publishable=publishable)
-    if flags.url:
+    if getattr(flags, "url", None):
         # Whoever names the server on the command line means it to get the key.
         os.environ[URL_VARIABLE] = study.experiments[0].section.server_url
     sources = {config.prompts.source or "" for config in study.experiments}

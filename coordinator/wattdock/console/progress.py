@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.output import one_line, say, unguarded
 from wattdock.study import RunState, events
-from wattdock.text import json_text, pluralize
+from wattdock.text import json_text, pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,11 @@ class Plain(Progress):
         """Print an event, unless `describe` has no words for it."""
         if isinstance(event, events.TokensSeen):
             self._show_pass(f"{event.stage}: {pass_line(event)}")
+        elif isinstance(event, events.OutputSeen):
+            self.close()
+            with suppress(BrokenPipeError):
+                # As the command wrote it. Standard output is the result's.
+                unguarded(sys.stderr).write(event.text)
         elif isinstance(event, events.UnexpectedError):
             for line in event.traceback.splitlines():
                 self.say(line)
@@ -203,7 +208,7 @@ def describe(event: events.Event) -> str:
         case events.PassFinished():
             share = event.cpu_others_share or 0.0
             others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
-            return f"  {event.stage}: {event.output_tokens:,} tokens in {event.duration_s:.2f} s{others}"
+            return f"  {event.stage}: {event.output_tokens:,} {event.unit} in {event.duration_s:.2f} s{others}"
         case events.FallbacksPlanned():
             changes = "; ".join(f"{number}. {change}" for number, change in enumerate(event.changes, 1))
             fallbacks = f"measured instead, until one works: {changes}" if changes else "no fallback"
@@ -226,7 +231,7 @@ def pass_line(event: events.TokensSeen) -> str:
     """Return tokens so far, their rate, and power per GPU."""
     watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
     power = f", {' + '.join(watts)} W" if watts else ""
-    return tokens_text(event.output_tokens, event.elapsed_s) + power
+    return work_text(event.output_tokens, event.elapsed_s, event.unit) + power
 
 
 def panel(state: RunState) -> Table:
@@ -244,20 +249,20 @@ def panel(state: RunState) -> Table:
         cells += [bar, Text(f"{state.share:.0%}{left}")]
     progress.add_row(*cells)
     power = "" if state.power_w is None else f", {state.power_w:,.0f} W"
-    per_token = f", {state.joules_per_token:.4g} J/token so far" if state.joules_per_token else ""
-    figures = tokens_text(state.output_tokens, state.elapsed_s) + power + per_token
+    per_unit = f", {state.joules_per_token:.4g} J/{singular(state.unit)} so far" if state.joules_per_token else ""
+    figures = work_text(state.output_tokens, state.elapsed_s, state.unit) + power + per_unit
     lines = Table.grid()
     lines.add_row(progress)
     lines.add_row(Text(figures, no_wrap=True, overflow="ellipsis"))
     return lines
 
 
-def tokens_text(output_tokens: int, elapsed_s: float) -> str:
-    """Return seconds, tokens and their rate."""
-    per_s = output_tokens / elapsed_s if elapsed_s > 0 else 0.0
-    rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} tokens/s" if per_s else ""
+def work_text(count: int, elapsed_s: float, unit: str) -> str:
+    """Return seconds, units of work and their rate."""
+    per_s = count / elapsed_s if elapsed_s > 0 else 0.0
+    rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} {unit}/s" if per_s else ""
     # A static batch counts sequences that have ended until its end.
-    return f"{elapsed_s:.0f} s, ≤ {output_tokens:,} tokens so far{rate}"
+    return f"{elapsed_s:.0f} s, ≤ {count:,} {unit} so far{rate}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:

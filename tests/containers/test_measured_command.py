@@ -1,0 +1,63 @@
+"""`wattdock measure --image`: a command of a user's own in a container of an image of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from containers.conftest import InContainers
+from containers.engines import BASE, build_on, home_and_folder, image_there, tagged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from docker import DockerClient
+
+SCRIPT = """
+import json, os, socket, sys, time
+path = os.environ["WATTDOCK_SPANS"] + "/1-0.jsonl"
+open("made-here", "w").write(os.environ["WHO"])
+with open(path, "a") as marks:
+    for _ in range(5):
+        time.sleep(0.1)
+        marks.write(json.dumps(["work", time.monotonic_ns(), {"samples": 8}]) + "\\n")
+print("secret" in os.environ, [name for _, name in socket.if_nameindex()], flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def user(tmp_path: Path, client: DockerClient) -> Iterator[InContainers]:
+    """A user of the engine, with an image that knows nothing of wattdock."""
+    image_there(BASE)
+    with tagged("own") as name:
+        image = build_on(BASE, name, {}, "LABEL own=1")
+        yield InContainers(*home_and_folder(tmp_path), image=image, client=client)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_in_a_container_marks_and_writes_in_its_folder_and_reaches_nothing_else(
+    user: InContainers, code: int
+) -> None:
+    (user.folder / "train.py").write_text(SCRIPT)
+    words = ("--image", user.image.name, "--unit", "samples", "--set", "measure.env.WHO=me")
+    done = user("measure", *words, "--", "python3", "train.py", str(code), env={"secret": "x"})
+    [result] = user.results()
+    assert done.returncode == (5 if code else 0), done.stderr
+    assert (user.folder / "made-here").read_text() == "me"
+    assert "False ['lo']" in done.stderr
+    assert result["environment"]["launcher"] == "docker"
+    assert result["status"] == ("failed" if code else "ok")
+    if code:
+        assert "the command exited with code 3" in result["error"]["message"]
+    else:
+        assert result["work"]["count"] == 40
+    assert user.containers() == []
+
+
+def test_an_image_that_is_not_there_is_named_with_the_command_that_gets_it(user: InContainers) -> None:
+    done = user("measure", "--image", "no/such:1", "--", "true")
+    assert done.returncode == 3
+    assert "image no/such:1 is not there" in done.stderr
+    assert "docker pull no/such:1" in done.stderr

@@ -1,0 +1,235 @@
+"""`wattdock measure`: commands of a user's own, on simulated GPUs of known power."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import fake_nvml
+import pytest
+from command import REPO, WATTDOCK
+from contract.runner_process import PYTORCH_PYTHON
+from fake_nvml import FakeGpu, FakeProcess, Segment
+from unprivileged import give_to_user, run_as_user
+
+if TYPE_CHECKING:
+    from command import Command
+
+POWER_W = 300.0
+# What `spans/wattdock_spans.py` does for a script, in a few lines.
+MARKS = """
+import json, os, sys, time
+path = os.path.join(os.environ["WATTDOCK_SPANS"], f"{os.getpid()}-0.jsonl")
+def mark(*line):
+    with open(path, "a") as file: file.write(json.dumps(line) + "\\n")
+now = time.monotonic_ns
+"""
+TRAIN = (
+    MARKS
+    + """
+time.sleep(0.5)
+for epoch in range(2):
+    begin = now()
+    for step in range(10):
+        time.sleep(0.1)
+        mark("step", now(), 1)
+        mark("work", now(), {"samples": 32, "tokens": 4096})
+    mark("span", "epoch", begin, now(), 1)
+print("loss 0.5")
+"""
+)
+
+
+def gpus(wattdock: Command, *profiles: Segment) -> dict[str, str]:
+    """Return the variables under which the user sees one simulated GPU for each power profile."""
+    library = fake_nvml.build(wattdock.home / "nvml")
+    process = FakeProcess(0, memory_bytes=0)
+    made = [
+        FakeGpu(uuid=fake_nvml.uuid_of(i), profile=(profile,), processes=(process,), memory_used_bytes=0)
+        for i, profile in enumerate(profiles, 1)
+    ]
+    fake_nvml.config(library, gpus=made)
+    for path in (library, *library.rglob("*")):
+        give_to_user(path)
+    return {"LD_LIBRARY_PATH": str(library)}
+
+
+def script(wattdock: Command, text: str) -> str:
+    path = wattdock.folder / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def measured(wattdock: Command, *words: str, env: dict[str, str]) -> dict[str, Any]:
+    """Measure, and return the newest result."""
+    done = wattdock("measure", *words, env=env)
+    assert done.returncode == 0, done.stderr
+    return wattdock.results()[-1]
+
+
+def test_joules_per_sample_and_per_span_are_those_of_a_constant_power(wattdock: Command) -> None:
+    """Two GPUs of 300 and 100 W: the whole run, the spans that count, each GPU's part; what the script prints stays."""
+    env = gpus(wattdock, fake_nvml.constant(POWER_W), fake_nvml.constant(100.0))
+    words = ("--gpus", "count:2", "--unit", "samples", "--", sys.executable, script(wattdock, TRAIN))
+    result = measured(wattdock, "--restarts", "3", "--within", "epoch", *words, env=env)
+    work, budget = result["work"], result["budget"]
+    [epochs] = work["marked"]
+    assert (work["unit"], work["count"], work["others"]) == ("samples", 1920, {"steps": 60, "tokens": 245_760})
+    assert (epochs["name"], epochs["count"], work["malformed_marks"]) == ("epoch", 6, 0)
+    assert epochs["total_j"] == pytest.approx(400 * epochs["duration_s"], rel=0.01)
+    assert epochs["energy_per_span_j"] == pytest.approx(epochs["total_j"] / 6)
+    assert list(epochs["per_gpu_j"].values()) == pytest.approx(
+        [epochs["total_j"] * 3 / 4, epochs["total_j"] / 4], rel=0.01
+    )
+    windows = [each for each in result["energy"]["windows"]["passes"] if each["window"] == "marked"]
+    seconds = sum(each["duration_s"] for each in windows)
+    assert budget["measured"] == pytest.approx(400 * seconds / 1920, rel=0.01)
+    assert budget["unit"] == "samples"
+    assert budget["interval"][0] < budget["energy_per_unit_j"] < budget["interval"][1]
+    assert result["energy"]["total_j"] == pytest.approx(400 * result["performance"]["duration_s"], rel=0.01)
+    checks = {check["name"]: check["status"] for check in result["audit"]["checks"]}
+    passed = ("work of the runs", "processes on the GPUs", "meter", "clock", "measured window")
+    assert {name: checks[name] for name in passed} == dict.fromkeys(passed, "pass")
+    assert checks["command"] == checks["software"] == "fail"
+    [log] = wattdock.folder.glob("results/2*/runner.log")
+    assert log.read_text() == "loss 0.5\n" * 3
+
+
+# A command, what `wattdock measure` ends with, and what it says.
+FAULTS: dict[str, tuple[str, int, str]] = {
+    "fails": ("sys.exit(3)", 5, "the command exited with code 3"),
+    "is killed": ("os.kill(os.getpid(), 9)", 5, "the command killed by SIGKILL"),
+    "hangs": ("mark('step', now(), 1); time.sleep(600)", 5, "the command has marked nothing more for 3 s"),
+    "marks what is to come": ("mark('step', now() + 10**12, 1)", 5, "marks lie outside its run"),
+    "counts nothing": ("mark('work', now(), {'tokens': 7})", 0, "0 samples; the script counts tokens"),
+    "writes what is no mark": (
+        "mark('work', now(), {'samples': 7}); mark('work', now(), {'samples': -1})",
+        0,
+        "7 samples; 1 lines are no marks",
+    ),
+    "is cut off within a mark": (
+        "mark('work', now(), {'samples': 7}); open(path, 'a').write('[\"work\", 12')",
+        0,
+        "7 samples (limit",
+    ),
+    "leaves a process": (
+        "mark('work', now(), {'samples': 7}); os.fork() or (os.setsid(), time.sleep(600))",
+        0,
+        "7 samples (limit",
+    ),
+    "prints without end": (
+        "mark('work', now(), {'samples': 7}); print('x' * 100_000_000)",
+        0,
+        "7 samples (limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_whatever_a_command_does_is_a_row_with_its_cause_and_nothing_is_left_running(
+    wattdock: Command, name: str
+) -> None:
+    text, code, said = FAULTS[name]
+    words = ("measure", "--unit", "samples", "--set", "timeouts.stall_s=3", "--", sys.executable)
+    done = wattdock(*words, script(wattdock, MARKS + text))
+    [result] = wattdock.results()
+    shown = wattdock("show", "--checks", next(wattdock.folder.glob("results/2*")).name).stdout
+    assert done.returncode == code, done.stderr[-2000:]
+    assert said in (done.stderr if code else shown)
+    assert result["status"] == ("failed" if code else "ok")
+    assert "Traceback" not in done.stderr
+    assert wattdock.left_after() == []
+
+
+def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> None:
+    """Each in its folder, with what its user's shell has; nothing but the command itself is counted."""
+    (wattdock.folder / "a.c").write_text('#include <stdio.h>\nint main(void) { puts("from C"); return 0; }\n')
+    (wattdock.folder / "Makefile").write_text("all: one two\none two:\n\tcc -o $@ a.c\n")
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    for words, made in ((("make", "-j2"), "two"), (("./one",), "one")):
+        done = wattdock("measure", "--restarts", "2", "--", *words, env=env)
+        assert done.returncode == 0, done.stderr
+        assert (wattdock.folder / made).exists()
+        result = wattdock.results()[-1]
+        assert (result["work"]["unit"], result["work"]["count"], result["budget"]) == ("runs", 2, None)
+        assert result["energy"]["reason"]
+    assert done.stderr.count("from C\n") == 2
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Command) -> None:
+    """Two ranks on the CPU share each step; spans lie within the run, and joules are null with the reason."""
+    env = {"PYTHONPATH": str(REPO / "spans"), "OMP_NUM_THREADS": "1", "TMPDIR": str(wattdock.home / "tmp")}
+    torchrun = [str(PYTORCH_PYTHON), *"-m torch.distributed.run --standalone --nproc-per-node 2".split()]
+    sizes = "--global-batch 8 --batch-size 4 --length 32 --epochs 2 --steps 3".split()
+    words = ("--unit", "samples", "--within", "epoch", "--", *torchrun)
+    result = measured(wattdock, *words, str(REPO / "examples/train/ddp.py"), *sizes, env=env)
+    work, marked = result["work"], {each["name"]: each for each in result["work"]["marked"]}
+    assert (work["count"], work["others"]["steps"]) == (2 * 3 * 8, 2 * 3)
+    assert {name: marked[name]["count"] for name in ("load", "epoch", "step")} == {"load": 1, "epoch": 2, "step": 6}
+    assert marked["step"]["duration_s"] <= marked["epoch"]["duration_s"] < result["performance"]["duration_s"]
+    assert (marked["step"]["total_j"], result["budget"]) == (None, None)
+    assert "no NVIDIA driver" in marked["step"]["reason"]
+    killed = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(600)"
+    done = wattdock("measure", "--", *torchrun, script(wattdock, killed), env=env)
+    assert (done.returncode, wattdock.results()[-1]["status"]) == (5, "failed"), done.stderr
+    assert wattdock.left_after() == []
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wattdock: Command) -> None:
+    for words, said in (
+        (("--", "no-such-program"), "no-such-program: no such program"),
+        (("--set", "measure.folder=/nowhere", "--", "true"), "/nowhere: no such folder"),
+        (("--set", "workload.batch_size=2", "--", "true"), "workload is for engines"),
+        (("--unit", "steps", "--step-regex", "(", "--", "true"), "'(' is no regular expression"),
+        ((), "missing argument"),
+    ):
+        done = wattdock("measure", *words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert said in done.stderr
+    assert wattdock.results() == []
+
+
+def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None:
+    """Each run sees its GPUs alone, and prints them; lines of output count as steps."""
+    env = gpus(wattdock, fake_nvml.constant(POWER_W), fake_nvml.constant(POWER_W))
+    study = """
+    defaults:
+      measure:
+        command: [sh, -c, 'for i in `seq {steps}`; do echo step $i on $CUDA_VISIBLE_DEVICES, {gpus} $LR; sleep .2;done']
+        args: {steps: 4, lr: 0.1}
+        env: {LR: "{lr}"}
+        work: {unit: steps}
+        step_regex: ^step
+    sweep:
+      gpus: [{count: 1}, {count: 2}]
+      measure.args.steps: [4, 6]
+    """
+    # No interpreter of an engine's is named.
+    done = run_as_user(
+        [WATTDOCK, "run", wattdock.write(textwrap.dedent(study))],
+        env=wattdock.env(env),
+        cwd=wattdock.folder,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    results = wattdock.results()
+    assert sorted((result["environment"]["gpu_count"], result["work"]["count"]) for result in results) == [
+        (1, 4),
+        (1, 6),
+        (2, 4),
+        (2, 6),
+    ]
+    assert {"step 1 on 0, 1 0.1", "step 1 on 0,1, 2 0.1"} <= {*done.stderr.splitlines()}
+    rows = json.loads(wattdock("results", "list", "--json").stdout)
+    assert {(row["unit"], row["output_tokens"], row["energy_per_output_token_j"]) for row in rows} == {
+        ("steps", None, None)
+    }
+    assert min(row[name] for row in rows for name in ("energy_per_unit_j", "units_per_s")) > 0
+    folders = [str(path) for path in sorted(wattdock.folder.glob("results/2*"))]
+    scaled, compared = wattdock("scaling", *folders).stdout, wattdock("compare", *folders[:2]).stdout
+    assert all(text in scaled for text in ("steps/s", "J/step", "2 GPUs", "J/step; next is")), scaled
+    assert "J/step" in compared
+    assert "token" not in (scaled + compared).replace("prompts, and leave out", "")
