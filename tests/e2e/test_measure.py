@@ -89,6 +89,8 @@ def test_joules_per_sample_and_per_span_are_those_of_a_constant_power(wattdock: 
     assert budget["unit"] == "samples"
     assert budget["interval"][0] < budget["energy_per_unit_j"] < budget["interval"][1]
     assert result["energy"]["total_j"] == pytest.approx(400 * result["performance"]["duration_s"], rel=0.01)
+    # Power never changes here, so nothing is above idle.
+    assert result["energy"]["net_j"] == pytest.approx(0, abs=0.02 * result["energy"]["total_j"])
     checks = {check["name"]: check["status"] for check in result["audit"]["checks"]}
     passed = ("work of the runs", "processes on the GPUs", "meter", "clock", "measured window")
     assert {name: checks[name] for name in passed} == dict.fromkeys(passed, "pass")

@@ -63,6 +63,20 @@ def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
     assert second.energy_ratio.value == pytest.approx(1.05, rel=1e-4)
 
 
+def test_from_four_sizes_on_the_serial_share_of_either_law_is_told() -> None:
+    """By Amdahl's law 5 % were put in; by Gustafson's these speeds mean another share, by hand 16.179 ÷ 59."""
+    sizes = (1, 2, 4, 8)
+    setting, _ = only({f"{gpus}": tensor(gpus) for gpus in sizes})
+    ups = [gpus / (1 + SERIAL * (gpus - 1)) for gpus in sizes]
+    grown = sum((n - up) * (n - 1) for n, up in zip(sizes, ups, strict=True)) / sum((n - 1) ** 2 for n in sizes)
+    [line] = setting.serial_shares
+    assert f"serial share {SERIAL:.1%} if the work is the same" in line
+    assert f"{grown:.1%} if it grows" in line
+    assert grown == pytest.approx(0.2742, abs=1e-4)
+    setting, _ = only({f"{gpus}": tensor(gpus) for gpus in sizes[:3]})
+    assert setting.serial_shares == []
+
+
 def test_one_size_alone_has_its_figures_and_no_ratios(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

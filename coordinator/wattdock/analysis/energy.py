@@ -37,7 +37,8 @@ BOUNDARY_STATEMENTS: dict[EnergyBoundary, str] = {
 }
 # Gross is the primary figure.
 NET_MEANING = (
-    "energy above idle with the model loaded; not avoidable energy: an idle GPU that is kept ready draws the rest"
+    "energy above idle with the model loaded, or before a command ran; not avoidable energy: an idle GPU that is kept "
+    "ready draws the rest"
 )
 NO_IDLE_POWER = "no idle power of every GPU after each load; set idle.duration_s"
 

@@ -84,12 +84,14 @@ def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) ->
 def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tuple[float, float] | None:
     """Return the energy that the GPUs used would have drawn in all passes, idle and loaded, and its uncertainty, in J.
 
-    None where the idle power of a GPU in a restart is unknown, or no GPU was used. A restart that was interrupted and
-    resumed has the mean of its runners' idle powers.
+    For a command of the user's own, idle is what its GPUs drew before it. None where the idle power of a GPU in a
+    restart is unknown, or no GPU was used. A restart that was interrupted and resumed has the mean of its runners' idle
+    powers.
     """
     powers: dict[tuple[int, str], list[IdleBaseline]] = {}
+    state = "empty" if measured.config.section.is_command else "loaded"
     for baseline in baselines:
-        if baseline.state == "loaded" and baseline.mean_power_w is not None:
+        if baseline.state == state and baseline.mean_power_w is not None:
             powers.setdefault((baseline.restart, baseline.gpu_uuid), []).append(baseline)
     idle_j = uncertainty_j = 0.0
     for restart in measured.restarts:
