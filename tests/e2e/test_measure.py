@@ -99,6 +99,42 @@ def test_joules_per_sample_and_per_span_are_those_of_a_constant_power(wattdock: 
     assert log.read_text() == "loss 0.5\n" * 3
 
 
+RANKS = """
+import json, os, sys, time
+def rank(number):
+    marks = open(os.path.join(os.environ["WATTDOCK_SPANS"], f"{os.getpid()}-{number}.jsonl"), "w")
+    begin = time.monotonic_ns()
+    for step in range(20):
+        time.sleep(0.2)
+        marks.write(json.dumps(["step", time.monotonic_ns(), 1]) + "\\n")
+        marks.write(json.dumps(["work", time.monotonic_ns(), {"samples": 4}]) + "\\n")
+    marks.write(json.dumps(["span", "epoch", begin, time.monotonic_ns(), 1]) + "\\n")
+for number in range(2 * int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        rank(number)
+        os._exit(0)
+rank(99)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+def test_eight_gpus_with_two_ranks_each_are_summed_and_told_apart(wattdock: Command) -> None:
+    """Of 100 to 800 W; the square wave of one has its mean over whole periods within what timing allows."""
+    powers = [100.0 * number for number in range(1, 8)]
+    env = gpus(wattdock, *map(fake_nvml.constant, powers), fake_nvml.square(600.0, 1000.0, 0.4, 0.5))
+    words = ("--gpus", "count:8", "--unit", "samples", "--", sys.executable, script(wattdock, RANKS), "{gpus}")
+    work = measured(wattdock, *words, env=env)["work"]
+    [epoch] = work["marked"]
+    assert (work["count"], work["others"], epoch["count"]) == (16 * 20 * 4, {"steps": 20}, 1)
+    joules = [watts * epoch["duration_s"] for watts in (*powers, 800.0)]
+    assert list(epoch["per_gpu_j"].values()) == pytest.approx(joules, rel=0.02)
+    assert epoch["total_j"] == pytest.approx(sum(joules), abs=4 * epoch["timing_j"])
+
+
 # A command, what `wattdock measure` ends with, and what it says.
 FAULTS: dict[str, tuple[str, int, str]] = {
     "fails": ("sys.exit(3)", 5, "the command exited with code 3"),
