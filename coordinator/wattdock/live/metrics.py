@@ -20,12 +20,12 @@ J_PER_MJ = 1e-3
 RUN_METRICS = {
     "output_tokens": (
         "wattdock_pass_output_tokens",
-        "Output tokens, or units of a command's work, of the pass or warm-up under way, at most.",
+        "Output tokens, or units of a command, of the pass or warm-up so far.",
     ),
     "elapsed_s": ("wattdock_pass_elapsed_seconds", "Seconds since the pass or warm-up began."),
     "tokens_per_s": (
         "wattdock_pass_output_tokens_per_second",
-        "Output tokens, or units, per second of the pass so far.",
+        "Output tokens, or units, per second of the pass.",
     ),
     "joules_per_token": (
         "wattdock_pass_provisional_joules_per_output_token",
