@@ -110,8 +110,8 @@ FAULTS: dict[str, tuple[str, int, str]] = {
         "7 samples; 1 lines are no marks",
     ),
     "marks work after the spans that count": (
-        "t = now(); mark('work', now(), {'samples': 7}); mark('span', 'epoch', t, now(), 1); time.sleep(.01)\n"
-        "mark('work', now(), {'samples': 5})",
+        """t = now(); mark('work', now(), {'samples': 7}); mark('span', 'epoch', t, now(), 1)
+time.sleep(.01); mark('work', now(), {'samples': 5})""",
         0,
         "7 samples; 5 more were marked after the spans that count",
     ),
