@@ -147,6 +147,12 @@ FAULTS: dict[str, tuple[str, int, str]] = {
         0,
         "7 samples; 1 lines are no marks",
     ),
+    "marks work after the spans that count": (
+        """t = now(); mark('work', now(), {'samples': 7}); mark('span', 'epoch', t, now(), 1)
+time.sleep(.01); mark('work', now(), {'samples': 5})""",
+        0,
+        "7 samples; 5 more were marked after the spans that count",
+    ),
     "is cut off within a mark": (
         "mark('work', now(), {'samples': 7}); open(path, 'a').write('[\"work\", 12')",
         0,
@@ -170,7 +176,8 @@ def test_whatever_a_command_does_is_a_row_with_its_cause_and_nothing_is_left_run
     wattdock: Command, name: str
 ) -> None:
     text, code, said = FAULTS[name]
-    words = ("measure", "--unit", "samples", "--set", "timeouts.stall_s=3", "--", sys.executable)
+    within = ("--within", "epoch") * ("epoch" in text)
+    words = ("measure", "--unit", "samples", *within, "--set", "timeouts.stall_s=3", "--", sys.executable)
     done = wattdock(*words, script(wattdock, MARKS + text))
     [result] = wattdock.results()
     shown = wattdock("show", "--checks", next(wattdock.folder.glob("results/2*")).name).stdout

@@ -82,12 +82,12 @@ def test_where_any_rank_was_inside_a_span_is_told_once(tmp_path_factory: pytest.
 
 
 def test_more_spans_than_are_told_apart_become_one_where_they_are_closer_than_a_meter_resolves(tmp_path: Path) -> None:
-    close = [["span", "close", 2_000 * i, 2_000 * i + 1_000, 1] for i in range(1, 20_100)]
-    apart = [["span", "apart", 3_000_000 * i, 3_000_000 * i + 1_000, 1] for i in range(1, 20_100)]
+    close = [["span", "close", 2_000 * i, 2_000 * i + 1_000, 1] for i in range(1, 4_100)]
+    apart = [["span", "apart", 3_000_000 * i, 3_000_000 * i + 1_000, 1] for i in range(1, 4_100)]
     write(tmp_path, 1, *close, *apart)
     marked = {part.name: part for part in read(tmp_path).marked()}
-    assert (marked["close"].count, len(marked["close"].spans)) == (20_099, 1)
-    assert (marked["apart"].count, marked["apart"].spans) == (20_099, ())
+    assert (marked["close"].count, len(marked["close"].spans)) == (4_099, 1)
+    assert (marked["apart"].count, marked["apart"].spans) == (4_099, ())
 
 
 def test_more_marks_than_a_record_has_room_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,3 +101,11 @@ def test_more_marks_than_a_record_has_room_for_are_refused(tmp_path: Path, monke
     write(many, 1, *(["span", f"step {i}", 1, 2, 1] for i in range(66)))
     with raises(RunnerError, "64 names"):
         read(many)
+
+
+def test_steps_are_common_to_all_ranks_however_a_script_spells_them(tmp_path: Path) -> None:
+    for rank in (1, 2):
+        write(tmp_path, rank, PROCESS, ["work", 5, {"steps": 2, "samples": 3}], ["step", 9, 1])
+    marks = read(tmp_path)
+    assert marks.units() == {"samples": 6, "steps": 3}
+    assert marks.series("steps").output_tokens.tolist() == [2, 3]

@@ -237,7 +237,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         environment=environment,
         energy=energy,
         performance=speed,
-        work=work(measured, sum(figure.output_tokens or 0 for figure in headline)) if measured.passes else None,
+        work=work(measured, headline) if measured.passes else None,
         goodput=goodput(measured, energy.windows),
         compute=None if config.section.is_command else compute(measured, environment, energy),
         budget=found,

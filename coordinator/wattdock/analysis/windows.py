@@ -126,7 +126,10 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
 def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     """From the begin of the first span that counts to the end of the last, as a command marked them."""
     section: Any = config.section
-    spans = [span for part in run_pass.marked if part.name == section.work.within for span in part.spans]
+    found = [part for part in run_pass.marked if part.name == section.work.within]
+    spans = [span for part in found for span in part.spans]
+    if found and not spans:
+        raise NoWindowError(f"{section.work.within!r} was marked in more places than are told apart; mark larger parts")
     if not spans:
         names = ", ".join(part.name for part in run_pass.marked) or "nothing"
         raise NoWindowError(f"no span {section.work.within!r} was marked, but {names}")

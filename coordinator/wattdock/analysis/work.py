@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from wattdock.analysis.joules import combined_timing_j
+from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
+from wattdock.records.passes import MAX_NS
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattdock.analysis.measured import Measured
+    from wattdock.analysis.pass_energy import WindowFigure
 
 TOO_MANY = "it was marked in more places than are told apart; mark larger parts"
 
@@ -51,25 +56,29 @@ class Work(Stored):
         unit: In the plural: output tokens, or what a command's script counts.
         count: Over all restarts, in the headline's window.
         others: Further kinds of work of a command over its whole runs, by unit.
+        late: How many of the unit were marked after the headline's window, in which their joules may be.
         marked: Spans that a command marked, the first one first.
         malformed_marks: Lines among its marks that are none.
     """
 
     unit: str
     count: int
+    late: int = 0
     others: dict[str, int] = Field(default_factory=dict)
     marked: list[MarkedEnergy] = Field(default_factory=list)
     malformed_marks: int = 0
 
 
-def work(measured: Measured, counted: int) -> Work:
-    """Return what was done; `counted` is how much of it the headline's window has."""
+def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
+    """Return what was done; `headline` are the windows of its passes that count."""
     passes, unit = measured.pass_records, measured.config.unit
+    ends = [(run_pass, figure.end_ns) for run_pass, figure in zip(passes, headline, strict=True) if run_pass.units]
     units = sum((Counter(run_pass.units) for run_pass in passes), Counter[str]())
     names = dict.fromkeys(marked.name for run_pass in passes for marked in run_pass.marked)
     return Work(
         unit=unit,
-        count=counted,
+        count=sum(figure.output_tokens or 0 for figure in headline),
+        late=sum(int(tokens_in(run_pass, [end_ns, MAX_NS])[0]) for run_pass, end_ns in ends if end_ns),
         others={name: count for name, count in units.items() if name != unit},
         marked=[_marked(measured, name) for name in names],
         malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),

@@ -101,7 +101,11 @@ def same_work(inputs: AuditInput) -> Outcome | None:
         figure += f"; {work.malformed_marks:,} lines are no marks"
     if work.others and not all(counts):
         figure += f"; the script counts {', '.join(work.others)}"
-    return Outcome(verdict(failed=len({*counts}) > 1 or not all(counts) or bool(work.malformed_marks)), figure)
+    if work.late:
+        figure += f"; {work.late:,} more were marked after the spans that count; mark work inside them"
+    return Outcome(
+        verdict(failed=len({*counts}) > 1 or not all(counts) or bool(work.malformed_marks or work.late)), figure
+    )
 
 
 def _cause_of_mix(inputs: AuditInput) -> tuple[str, str]:

@@ -46,7 +46,8 @@ GPU_PROPERTIES = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", 
 # Properties of a run's state that are shown, beside the run's name and user.
 RUN_PROPERTIES = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),
-    *("output_tokens", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored", "stopping"),
+    *("output_tokens", "unit", "tokens_per_s", "power_w", "joules_per_token", "share", "left_s", "stored"),
+    "stopping",
 )
 
 

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 J_PER_MJ = 1e-3
 # Key of a run in `Feed.now` → the metric and its description.
 RUN_METRICS = {
-    "output_tokens": ("wattdock_pass_output_tokens", "Output tokens of the pass or warm-up under way, at most."),
+    "output_tokens": (
+        "wattdock_pass_output_tokens",
+        "Output tokens, or units of a command, of the pass or warm-up so far.",
+    ),
     "elapsed_s": ("wattdock_pass_elapsed_seconds", "Seconds since the pass or warm-up began."),
-    "tokens_per_s": ("wattdock_pass_output_tokens_per_second", "Output tokens per second of the pass so far."),
+    "tokens_per_s": (
+        "wattdock_pass_output_tokens_per_second",
+        "Output tokens, or units, per second of the pass.",
+    ),
     "joules_per_token": (
         "wattdock_pass_provisional_joules_per_output_token",
-        "Joules per output token of the pass so far, provisional.",
+        "Joules per output token, or unit, of the pass so far, provisional.",
     ),
     "power_w": ("wattdock_run_power_watts", "Power of the GPUs that a run uses."),
     "passes_left": ("wattdock_run_passes_left", "Measured passes that the study has left."),
@@ -55,10 +61,10 @@ class FeedCollector(Collector):
                 leased.add_metric([gpu["uuid"], _label(gpu["user"] or ""), _label(gpu["study"] or "")], 1)
         yield from (power, energy, leased)
         for key, (name, description) in RUN_METRICS.items():
-            family = GaugeMetricFamily(name, description, labels=("study", "experiment"))
+            family = GaugeMetricFamily(name, description, labels=("study", "experiment", "unit"))
             for run in now["runs"]:
                 if run[key] is not None:
-                    family.add_metric([_label(run["study"]), _label(run["experiment"])], run[key])
+                    family.add_metric([_label(run[label]) for label in ("study", "experiment", "unit")], run[key])
             yield family
 
 

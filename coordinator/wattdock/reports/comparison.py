@@ -19,7 +19,7 @@ from wattdock.reports.sessions import (
     pooled,
     sessions_among,
 )
-from wattdock.reports.wording import quantity_text
+from wattdock.reports.wording import quantity_text, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -197,8 +197,7 @@ class Comparison:
     @property
     def unit(self) -> str:
         """What the work of all pairs is counted in, in the plural."""
-        units = {result.config.unit for pair in self.pairs for result in (row.result for row in pair.rows)}
-        return units.pop() if len(units) == 1 else "units"
+        return unit_of(row.result for pair in self.pairs for row in pair.rows)
 
     @property
     def equivalence_lines(self) -> list[str]:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 STEPS = "steps"
 # Most marks of a command and most names: beyond, it is told to mark larger parts.
 MOST_MARKS, MOST_NAMES = 1_000_000, 64
-# Most separate spans of a name that are kept; beyond, those closer than a meter resolves become one.
-MOST_SPANS, CLOSE_NS = 20_000, 1_000_000
+# Most separate spans of a name that are kept; beyond, those closer than a meter resolves become one. 64 names of
+# as many are 8 MB of a record's JSON, half its limit; the energy of a span takes 0.3 ms for each GPU and restart.
+MOST_SPANS, CLOSE_NS = 4_000, 1_000_000
 # Largest amount of a mark: the sum of as many as there may be has room in 64 bits.
 MOST_AT_ONCE = 2**43
 # Bytes that are read of a file at a time.
@@ -139,6 +140,9 @@ class Marks:
             at_ns, amounts = rest
             _require_counts(*amounts.values())
             _require_counts(at_ns, most=passes.MAX_NS)
+            if steps := amounts.pop(STEPS, 0):
+                # Ranks share their steps, however the script spells them.
+                self._mark(process, "step", at_ns, steps)
             for unit, amount in amounts.items():
                 self._work[_name(unit)].append((at_ns, amount))
                 self._done[unit] += amount

@@ -123,8 +123,8 @@ function showRuns() {
     say(doing, `${run.doing || "begins"}${restart}${share}${run.stopping ? "; stops after this pass" : ""}`);
     bar.hidden = !run.stage;
     if (typeof run.share === "number") bar.value = run.share; else bar.removeAttribute("value");
-    const parts = [run.output_tokens ? `≤ ${number(run.output_tokens)} tokens so far` : "", run.tokens_per_s ? `${number(run.tokens_per_s, run.tokens_per_s < 100 ? 1 : 0)} tokens/s` : "",
-      typeof run.power_w === "number" ? `${number(run.power_w)} W` : "", run.joules_per_token ? `${precise(run.joules_per_token)} J/token (provisional)` : ""];
+    const parts = [run.output_tokens ? `≤ ${number(run.output_tokens)} ${run.unit} so far` : "", run.tokens_per_s ? `${number(run.tokens_per_s, run.tokens_per_s < 100 ? 1 : 0)} ${run.unit}/s` : "",
+      typeof run.power_w === "number" ? `${number(run.power_w)} W` : "", run.joules_per_token ? `${precise(run.joules_per_token)} J/${run.unit === "tokens" ? "token" : `unit of ${run.unit}`} (provisional)` : ""];
     say(figures, parts.filter(Boolean).join(", "));
     const stored = Object.entries(run.stored).map(([status, count]) => `${count} ${status}`).join(", ");
     say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${timeLeft(run) ? `, ${timeLeft(run)}` : ""}`, stored && `results: ${stored}`,
