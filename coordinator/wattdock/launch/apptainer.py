@@ -3,7 +3,7 @@
 A runner is a process below its keeper, as in `process`; the image is a file, made once from what a registry has.
 
 Source: Apptainer 1.3.6 and 1.4.0: cmd/internal/cli, action_flags.go and pull.go (options); internal/pkg/util/env,
-create.go (a container's variables; HOME follows --home only); internal/pkg/runtime/engine/apptainer, prepare_linux.go
+create.go (a container's variables, alwaysPassKeys; HOME follows --home only); internal/pkg/runtime/engine/apptainer, prepare_linux.go
 (signals reach a container without a terminal), container_linux.go (/tmp under --contain has 64 MB without --workdir).
 """
 
@@ -42,8 +42,10 @@ PROGRAMS = ("apptainer", "singularity")
 REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
 # How long to wait for another command that makes the file of an image.
 WAIT_S = 3600
-# Where the program keeps its files, and how it reaches a registry; other variables of its own are options, or binds.
-VARIABLES = rf"{processes.NETWORK}|(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
+# Where the program keeps its files; other variables of its own are options, or binds.
+PLACES = r"(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR)"
+# How it reaches a registry; not for `exec`, whose --cleanenv lets proxies' addresses in, with their logins.
+REGISTRY_ACCESS = rf"{PLACES}|{processes.NETWORK}|(APPTAINER|SINGULARITY)_(DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
 
 
 def choose(config: ExperimentConfig, *, home: Path, lock: Callable[[], ImagesLock], **_: object) -> LauncherChoice:
@@ -160,7 +162,7 @@ class ApptainerLauncher:
         inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
         prefix = f"{Path(self._engine.address).name.upper()}ENV_"
         passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
-        variables = processes.child_environment(os.environ, VARIABLES) | passed
+        variables = processes.child_environment(os.environ, PLACES) | passed
         return ContainedRunner(start(command, spec, folder, variables), folder, spec)
 
 
@@ -175,7 +177,7 @@ def _mount(bind: Bind) -> str:
 
 
 def _run(*command: str, fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    env = processes.child_environment(os.environ, VARIABLES)
+    env = processes.child_environment(os.environ, REGISTRY_ACCESS)
     return subprocess.run(
         command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False, pass_fds=fds
     )
