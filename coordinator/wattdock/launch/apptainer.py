@@ -3,7 +3,7 @@
 A runner is a process below its keeper, as in `process`; the image is a file, made once from what a registry has.
 
 Source: Apptainer 1.3.6 and 1.4.0: cmd/internal/cli, action_flags.go and pull.go (options); internal/pkg/util/env,
-create.go (a container's variables, alwaysPassKeys; HOME follows --home only); internal/pkg/runtime/engine/apptainer, prepare_linux.go
+create.go (a container's variables; HOME follows --home only); internal/pkg/runtime/engine/apptainer, prepare_linux.go
 (signals reach a container without a terminal), container_linux.go (/tmp under --contain has 64 MB without --workdir).
 """
 
