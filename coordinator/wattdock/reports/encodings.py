@@ -107,7 +107,7 @@ def disturbed_signs(base: Chart) -> list[Chart]:
 
 
 def quantity(channel: type[alt.X | alt.Y], unit: str, rows: Rows, *, log: bool) -> Any:
-    """Return the axis of a quantity: logarithmic, or from 0 to behind all marks, which would be cut in half at its end."""
+    """Return the axis of a quantity: logarithmic, or from 0 to behind all marks, which its end would cut."""
     most = max((row.get(f"{unit} high") or row[unit] or 0 for row in rows), default=0) * MARGIN
     scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True, domainMax=most or alt.Undefined)
     return channel(unit, type="quantitative", scale=scale)
