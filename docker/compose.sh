@@ -15,7 +15,7 @@ refuse() {
 }
 
 [ "$engine" != "$socket" ] || refuse "the engine at $engine is no Unix socket; set DOCKER_HOST to unix://..."
-[ -S "$socket" ] || refuse "no engine's socket at $socket; start an engine, or name its socket with DOCKER_HOST"
+[ -S "$socket" ] || refuse "no engine's socket at $socket; start a container engine, or name its socket with DOCKER_HOST"
 # compose would cut or change such a path.
 case $home$socket in
   *[:\$\#\"\'\\\`]* | *[[:space:]]*)

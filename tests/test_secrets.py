@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wattdock.errors import LaunchError
@@ -171,6 +171,7 @@ def test_nearly_all_long_random_keys_are_withheld_whatever_their_service(around:
 
 
 @given(st.text())
+@example("see https://user:pa@ss/w@host/x?y=1)")
 def test_what_was_withheld_once_stays_as_it_is(text: str) -> None:
     """So a stored result is not refused by a bundle for what was withheld in it."""
     once = withheld(text)

@@ -111,8 +111,8 @@ def withheld(text: str, *, keep_paths: bool = False) -> str:
 
     def public_part(address: re.Match[str]) -> str:
         scheme, whole = address.groups()
-        # A path of this machine stays.
-        if whole.startswith("/"):
+        # A path of this machine stays, and what was withheld before.
+        if whole.startswith("/") or whole.rstrip(").,;:}") == WITHHELD[:-1]:
             return address[0]
         rest = whole.rstrip(").,;:}")
         authority = re.split(r"[/?#;]", rest, maxsplit=1)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import hypot, sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -266,15 +267,26 @@ def test_every_check_that_may_refuse_a_figure_refuses_one_here(sound: Experiment
     assert may_refuse == {name for names, _ in CAUGHT for name in names}
 
 
-def test_an_image_that_only_its_machine_has_is_warned_of(library: Path) -> None:
-    """A registry on the loopback ends with its machine."""
-    world = World(launch=launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}"))
-    result = result_of(world, library)
+@pytest.mark.parametrize(
+    ("revision", "status", "verdict"),
+    [
+        ("c0ffee", "warn", " %; with a warning: software (only that machine has it)"),
+        ("c0ffee-dirty", "fail", " %; cannot be repeated: software"),
+        (None, "fail", " %; cannot be repeated: software"),
+    ],
+)
+def test_an_image_that_only_its_machine_has_must_be_a_commit_s(
+    library: Path, revision: str | None, status: str, verdict: str
+) -> None:
+    """A registry on the loopback ends with its machine; what is left to others is to build the image."""
+    choice = launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}")
+    assert choice.image
+    labels = {"org.opencontainers.image.revision": revision} if revision else {}
+    result = result_of(World(launch=replace(choice, image=replace(choice.image, labels=labels))), library)
     check = checks(result)["software"]
-    assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == ("warn", True, True)
+    assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == (status, True, True)
     assert result.audit
-    assert result.audit.summary.startswith("publishable: ")
-    assert result.audit.summary.endswith(" %; with a warning: software")
+    assert result.audit.summary.endswith(verdict)
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_both_files_together_are_valid(client_words: tuple[str, ...], users: tup
         ({"WATTDOCK_HOME": "/tmp/a:/etc"}, "neither may hold blanks, quotes or any of : # $ \\"),
         ({"WATTDOCK_HOME": f"/tmp{'/.' * 40}"}, "is too long for sockets' paths"),
         ({"DOCKER_HOST": "tcp://127.0.0.1:1"}, "is no Unix socket; set DOCKER_HOST to unix://..."),
-        ({"DOCKER_HOST": "unix:///absent.sock"}, "no engine's socket at /absent.sock; start an engine"),
+        ({"DOCKER_HOST": "unix:///absent.sock"}, "no engine's socket at /absent.sock; start a container engine"),
     ],
 )
 def test_what_is_missing_is_named_before_anything_starts(changes: dict[str, str], words: str, tmp_path: Path) -> None:

@@ -88,7 +88,10 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_that_only_this_machi
     assert container["revision"] == REVISION
     assert container["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
     [check] = [check for check in row["audit"]["checks"] if check["name"] == "software"]
-    assert (check["status"], check["figure"]) == ("warn", f"{digest}: the registry of that machine alone")
+    assert (check["status"], check["figure"]) == (
+        "warn",
+        f"{digest}: only that machine has it; build it from commit {REVISION}",
+    )
 
 
 def test_a_tag_that_moved_to_other_bits_changes_nothing(locked: Locked, fake_image: Image, registry: str) -> None:

@@ -246,7 +246,7 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     """Requests, span, rate, quantiles and repeats, as counted by hand."""
     trace = PromptSet.summary(experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=3))
     assert trace.text == (
-        "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (Mooncake); "
+        "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (format: Mooncake); "
         "prompt tokens 655 / 672 / 672 (median / p90 / max); answer tokens 52 / 52 / 52 (median / p90 / max); "
         "ignored: hash_ids"
     )

@@ -32,6 +32,9 @@ EXEC_VALUES = set(
 PULL_FLAGS = set("allow-unsigned disable-cache docker-login force no-https".split())
 PULL_VALUES = set("arch arch-variant authfile dir docker-host library".split())
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Variables that a container gets in spite of --cleanenv.
+ALWAYS_PASSED = ("TERM", *(f"{kind}_proxy" for kind in "http https no all ftp".split()))
+ALWAYS_PASSED += tuple(map(str.upper, ALWAYS_PASSED))
 # Variables that a container gets from nowhere else.
 NOT_PASSED = ("HOME", "APPTAINER_SHELL", "APPTAINER_APPNAME", "SINGULARITY_SHELL", "SINGULARITY_APPNAME")
 
@@ -104,7 +107,8 @@ def execute(program: str, options: list[tuple[str, str]], words: list[str]) -> i
     for name in ("tmp", "var_tmp"):
         (work / name).mkdir(exist_ok=True)
     assert {"containall", "cleanenv", "no-eval", "no-home"} <= given.keys()
-    inside = {"LANG": "C", "PATH": PATH} | variables(f"{program.upper()}ENV_")
+    passed = {name: os.environ[name] for name in ALWAYS_PASSED if name in os.environ}
+    inside = {"LANG": "C", "PATH": PATH} | passed | variables(f"{program.upper()}ENV_")
     inside |= {"HOME": given["home"], "TMPDIR": str(work / "tmp"), "GIVEN": json.dumps([given, mounts])}
     assert command[0] == "python3"
     words = [Path(image).read_text().strip(), *command[1:]]

@@ -50,6 +50,8 @@ def test_a_runner_gets_its_variables_model_and_tmp_and_nothing_of_the_caller(
     """A model of links, at a path that --bind would cut in three; GPUs by index, as --nv shows all."""
     monkeypatch.setenv("APPTAINERENV_LD_PRELOAD", "/evil.so")
     monkeypatch.setenv("APPTAINER_BIND", "/etc")
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy.example:3128")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     monkeypatch.setenv("NCCL_NTHREADS", "2")
     model, draft, blob, scratch = (tmp_path / name for name in ("model", 'a:b,c "d"', "blob", "scratch"))
     for folder in (model, draft, scratch):
@@ -82,6 +84,7 @@ def test_a_runner_gets_its_variables_model_and_tmp_and_nothing_of_the_caller(
     assert variables["OWN"] == "7"
     assert Path(variables["TMPDIR"]).is_relative_to(scratch)
     assert {"LD_PRELOAD", "APPTAINER_BIND", "WATTDOCK_HOME"}.isdisjoint(variables)
+    assert "secret" not in str(variables)
     assert inside["cwd"] in ("/run/wattdock", str(folder_of(runner.address)))
     assert inside["arguments"][:4] == ["-m", "wattdock_runner", "--backend", "show"]
 

@@ -92,6 +92,8 @@ class Audit(Stored):
     COMPLETION: ClassVar = "completion"
     METER: ClassVar = "meter"
     UNCERTAINTY: ClassVar = "uncertainty"
+    # What the check "software" finds, and the verdict's line tells.
+    ONLY_THERE: ClassVar = "only that machine has it"
     # Checks whose failures need no name: "the runner died", "no GPU was used".
     SELF_EVIDENT: ClassVar = (COMPLETION, METER)
 
@@ -116,7 +118,8 @@ class Audit(Stored):
             )
             for check in failed
         ]
-        warned = [check.name for check in checks if check.status == "warn" and check.question]
+        warnings = [check for check in checks if check.status == "warn" and check.question]
+        warned = [check.name + f" ({cls.ONLY_THERE})" * (cls.ONLY_THERE in check.figure) for check in warnings]
         # What failed is graver than what is unknown.
         reasons.sort(key=lambda reason: (list(QUESTIONS).index(reason.question), reason.status))
         return cls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 from wattdock.text import is_on_loopback
 
@@ -79,7 +80,10 @@ def software_pinned(inputs: AuditInput) -> Outcome:
         if not is_on_loopback(digest):
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"
-        return Outcome("warn", f"{digest}: the registry of that machine alone", remedy=remedy)
+        # A registry that anybody can start proves nothing; what others can still do is build the image.
+        is_built = not is_named and not (inside.revision or "-dirty").endswith("-dirty")
+        how = f"build it from commit {inside.revision}" if is_built else "of no commit"
+        return Outcome("warn" if is_built else "fail", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
     kind = "locked, but in no registry" if inside.locked else "not locked"
     if inside.engine == "apptainer" and not environment.image_digest:
         kind = "a file without a registry's digest"

@@ -281,7 +281,7 @@ def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
         return f"write `{key}:` at the top level of {level}"
     if near := difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
         return f"did you mean {near[0]!r}?"
-    if near := difflib.get_close_matches(key, by_last_word, n=1):
+    if near := difflib.get_close_matches(key, by_last_word, n=1, cutoff=ALIKE):
         return f"did you mean {by_last_word[near[0]]!r}?"
     if location == (key,) and isinstance(value, dict):
         return f"the settings of a backend need `backend: {key}`; otherwise drop them"

@@ -13,6 +13,7 @@ import yaml
 
 from wattdock.errors import ConfigError
 from wattdock.opening import read_regular
+from wattdock.text import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,9 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}", "save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", "name a YAML file") from error
+        near = nearest(path.name, {file.name for file in path.parent.glob("*.y*ml")} - {path.name})
+        remedy = f"did you mean {str(path.with_name(near))!r}?" if near else "name a YAML file"
+        raise ConfigError(f"{path}: {error.strerror or error}", remedy) from error
     return parse_yaml(text, str(path))
 
 

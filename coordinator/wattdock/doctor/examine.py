@@ -52,7 +52,9 @@ def examine(
         yield from DRIVER.run(host_gpus)
         if has_gpus:
             yield from _gpus(config, host_gpus)
-    yield from MACHINE.run(ExaminedMachine(output_dir, home, config.backend, needs_gpu=has_gpus))
+    yield from MACHINE.run(
+        ExaminedMachine(output_dir, home, config.backend, needs_gpu=has_gpus, launcher=config.launcher)
+    )
     if with_engine:
         try:
             [plan] = preflight([config], output_dir=output_dir, home=home)

@@ -28,6 +28,7 @@ class ExaminedMachine:
     Attributes:
         home: WATTDOCK_HOME.
         needs_gpu: There are GPUs that a container would have to see.
+        launcher: How runners are started.
         proc, system: /proc and /sys/devices/system, or stand-ins.
     """
 
@@ -35,6 +36,7 @@ class ExaminedMachine:
     home: Path
     backend: str
     needs_gpu: bool = False
+    launcher: str = "auto"
     proc: Path = PROC
     system: Path = SYSTEM
 
@@ -122,12 +124,14 @@ def governor(machine: ExaminedMachine) -> Outcome:
     "containers",
     remedy="install the NVIDIA Container Toolkit, then as root: nvidia-ctk runtime configure --runtime=docker",
 )
-def containers(machine: ExaminedMachine) -> Outcome:
-    """Whether a container engine has the backend's image and can show it GPUs."""
+def containers(machine: ExaminedMachine) -> Outcome | None:
+    """Whether a container engine has the backend's image and can show it GPUs; no question to other launchers."""
+    if machine.launcher not in ("auto", "docker"):
+        return None
     try:
         image = find_image(f"wattdock-{machine.backend}", backend=machine.backend, needs_gpu=machine.needs_gpu)
     except NoContainersError as error:
-        return Outcome("warn", error.what, remedy=f"{error.remedy}; until then the backend runs as a process")
+        return Outcome("warn", error.what, remedy=f"{error.remedy}; until then, launcher: auto starts processes")
     if machine.needs_gpu and "nvidia" not in image.engine.runtimes:
         return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
     return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

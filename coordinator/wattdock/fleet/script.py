@@ -115,8 +115,8 @@ def gpus_of(task: Task) -> int:
         if isinstance(config.gpus, list):
             names = ",".join(map(str, config.gpus))
             raise PreflightError(
-                f"{config.label}: gpus: {names} are those of one machine, and Slurm chooses",
-                f"write gpus: {{count: {len(config.gpus)}}}",
+                f"{config.label}: gpus: [{names}] names GPUs of one machine, and Slurm chooses",
+                f"write gpus: {{count: {len(config.gpus)}}} (--gpus count:{len(config.gpus)})",
             )
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 

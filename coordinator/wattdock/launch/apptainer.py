@@ -42,8 +42,10 @@ PROGRAMS = ("apptainer", "singularity")
 REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
 # How long to wait for another command that makes the file of an image.
 WAIT_S = 3600
-# Where the program keeps its files, and how it reaches a registry; other variables of its own are options, or binds.
-VARIABLES = rf"{processes.NETWORK}|(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR|DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
+# Where the program keeps its files; other variables of its own are options, or binds.
+PLACES = r"(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR)"
+# How it reaches a registry; not for `exec`, whose --cleanenv lets proxies' addresses in, with their logins.
+REGISTRY_ACCESS = rf"{PLACES}|{processes.NETWORK}|(APPTAINER|SINGULARITY)_(DOCKER_\w+|AUTH_FILE|NO_?HTTPS)"
 
 
 def choose(config: ExperimentConfig, *, home: Path, lock: Callable[[], ImagesLock], **_: object) -> LauncherChoice:
@@ -160,7 +162,7 @@ class ApptainerLauncher:
         inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
         prefix = f"{Path(self._engine.address).name.upper()}ENV_"
         passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
-        variables = processes.child_environment(os.environ, VARIABLES) | passed
+        variables = processes.child_environment(os.environ, PLACES) | passed
         return ContainedRunner(start(command, spec, folder, variables), folder, spec)
 
 
@@ -175,7 +177,7 @@ def _mount(bind: Bind) -> str:
 
 
 def _run(*command: str, fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    env = processes.child_environment(os.environ, VARIABLES)
+    env = processes.child_environment(os.environ, REGISTRY_ACCESS)
     return subprocess.run(
         command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False, pass_fds=fds
     )

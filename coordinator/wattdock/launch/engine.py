@@ -176,7 +176,7 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
         ) from error
     except (docker.errors.DockerException, OSError) as error:
         raise NoContainersError(
-            f"no Docker engine answers at {address}", "start an engine", cause=Cause.NO_ENGINE
+            f"no Docker engine answers at {address}", "start a container engine", cause=Cause.NO_ENGINE
         ) from error
     image = image_from(engine, name, attributes)
     if needs_gpu and image.variant == "cpu":
@@ -214,7 +214,7 @@ def require_socket(address: str) -> None:
                 "that is as good as root)",
             ) from error
         except OSError as error:
-            raise NoContainersError(f"no Docker engine answers at {address}", "start an engine") from error
+            raise NoContainersError(f"no Docker engine answers at {address}", "start a container engine") from error
 
 
 def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Engine:

@@ -102,7 +102,7 @@ def find_runner(backend: str) -> Path:
     if near not in runners:
         near = nearest(backend, sorted(runners))
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
-    raise ConfigError(f"unknown backend {backend!r} (there are: {', '.join(sorted(runners)) or 'none'})", hint)
+    raise ConfigError(f"unknown backend {backend!r} (valid: {', '.join(sorted(runners)) or 'none'})", hint)
 
 
 def find_python(python: str | Path) -> Path:

@@ -138,7 +138,7 @@ class _Selection:
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
             f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}",
-            f"{'ask for fewer; ' if count > 1 else ''}accelerator: cpu needs none{self._waiting(usable)}",
+            f"{'ask for fewer; ' if count > 1 else ''}for speed alone, use --accelerator cpu{self._waiting(usable)}",
             cause=Cause.GPU_BUSY,
         )
 

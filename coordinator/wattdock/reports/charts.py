@@ -105,7 +105,7 @@ def pareto(points: Sequence[Point]) -> Chart:
         for point in drawn_points
     ]
     log = spans_decades(rows, unit)
-    x, y = quantity(alt.X, speed, log=log), quantity(alt.Y, unit, log=log)
+    x, y = quantity(alt.X, speed, rows, log=log), quantity(alt.Y, unit, rows, log=log)
     base = chart_of(rows).encode(x=x, y=y)
     dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
     front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
@@ -232,7 +232,7 @@ def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shar
         axis = shared_axis(unit, last=figure is speed, values=counts, format="d", grid=False)
         base = chart_of([row for row in rows if row.get(figure) is not None]).encode(
             x=alt.X(unit, type="quantitative", axis=axis, scale=alt.Scale(type="log", base=2, padding=12)),
-            y=quantity(alt.Y, figure, log=spans_decades(rows, figure)),
+            y=quantity(alt.Y, figure, rows, log=spans_decades(rows, figure)),
             color=channels["color"],
             tooltip=tooltip(rows),
         )

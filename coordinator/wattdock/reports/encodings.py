@@ -23,6 +23,8 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down"
 DASHES = ([1, 0], [6, 3], [2, 2], [6, 2, 2, 2], [10, 3], [10, 3, 2, 3], [1, 4], [8, 2, 2, 2, 2, 2])
 # GPUs that were not used and strokes beside figures; the host.
 NOT_USED, HOST = "#888888", "#555555"
+# How much longer than its largest value an axis is.
+MARGIN = 1.04
 # Values further apart than this factor are shown on a logarithmic axis.
 DECADE = 10
 # Names in legends are wrapped at so many characters; in places of so few pixels, which names of results share, earlier.
@@ -104,9 +106,10 @@ def disturbed_signs(base: Chart) -> list[Chart]:
     return [base.transform_filter(f"test(/{MARK}$/, datum.experiment)").mark_text(text=MARK, dx=7, dy=-6)]
 
 
-def quantity(channel: type[alt.X | alt.Y], unit: str, *, log: bool) -> Any:
-    """Return the axis of a quantity: logarithmic, or from 0."""
-    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True)
+def quantity(channel: type[alt.X | alt.Y], unit: str, rows: Rows, *, log: bool) -> Any:
+    """Return the axis of a quantity: logarithmic, or from 0 to behind all marks, which its end would cut."""
+    most = max((row.get(f"{unit} high") or row[unit] or 0 for row in rows), default=0) * MARGIN
+    scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True, domainMax=most or alt.Undefined)
     return channel(unit, type="quantitative", scale=scale)
 
 

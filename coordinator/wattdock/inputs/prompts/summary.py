@@ -51,7 +51,7 @@ class PromptSummary(NamedTuple):
         items = source.items[: requests if work.arrival == "trace" else count]
         listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
         of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
-        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} ({source.format})"]
+        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
         if all(isinstance(item, (int, array)) for item in items):
             sizes = [item if isinstance(item, int) else len(item) for item in items]
             parts.append(f"prompt tokens {_quantiles(sizes)}")
@@ -61,7 +61,7 @@ class PromptSummary(NamedTuple):
         if not source.rows:
             different = {bytes(item) if isinstance(item, array) else item for item in source.items}
             share = 1 - len(different) / count
-            parts.append(f"{f'{share:.1%} of them' if share else 'none'} equal an earlier one")
+            parts.append(f"{share:.1%} of them equal an earlier one" if share else "all different")
         if not at_least and requests > count:
             parts.append(f"each is sent {requests / count:.3g} times in a pass")
         if source.ignored:
