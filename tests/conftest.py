@@ -201,7 +201,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def library(common: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a freshly built fake libnvidia-ml.so.1, to which each process adds its own configuration."""
-    from seams.inputs import build_once
+    from seams.host import build_once
 
     build_once(common / "fake_nvml", fake_nvml.build, progress=print)
     return shutil.copytree(common / "fake_nvml", tmp_path_factory.mktemp("fake_nvml"), dirs_exist_ok=True)

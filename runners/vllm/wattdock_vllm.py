@@ -7,10 +7,12 @@ them. Imports no vLLM, so that the runner can describe itself at once.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument, json_ready, source_arguments
 from wattdock_runner.backend import Backend
+from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ REFUSED = {
     **dict.fromkeys(("revision", "code_revision"), _HUB),
     "spec_model": _DRAFT,
 }
+# Load formats that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
+PICKLED_FORMATS = ("npcache", "pt")
 # wattdock's own argument: run the engine behind vLLM's HTTP server instead of in the runner's process.
 SERVE = "serve"
 # KV cache of a CPU engine; vLLM's default is nearly all memory that vLLM believes to be free.
@@ -86,8 +90,31 @@ class VllmBackend(Backend):
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model on the order's GPUs, or on the CPU without GPUs."""
+        require_checked_weights(order)
         self.engine_module = "wattdock_vllm_served" if order.engine_args.get(SERVE) else "wattdock_vllm_engine"
         return super().load(order, report)
+
+
+def require_checked_weights(order: LoadOrder) -> None:
+    """Accept only arguments by which vLLM reads weights that were checked, or draws those that were asked for.
+
+    Raises:
+        InvalidRequest: `load_format` contradicts the kind of weights, or reads pickled ones; or a draft model is no
+            folder, such as a class of code, or would be read otherwise than a model.
+    """
+    load_format = order.engine_args.get("load_format")
+    if load_format in PICKLED_FORMATS:
+        raise InvalidRequest(f"load_format {load_format!r} reads weights that can run code; leave it out")
+    if load_format == "dummy" and order.random_weights is None:
+        raise InvalidRequest("load_format 'dummy' would pass for the model's own weights; use model: shape:NAME")
+    if load_format not in ("dummy", None) and order.random_weights:
+        raise InvalidRequest(f"random weights are not read: load_format {load_format!r} cannot be served")
+    drafting: Any = order.engine_args.get("speculative_config") or {}
+    if "draft_load_config" in drafting:
+        raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
+    # A draft model is read as the model is. Source: `get_draft_load_config` of vLLM 0.32.
+    if (draft := drafting.get("model")) and not Path(draft).is_dir():
+        raise InvalidRequest(f"vllm cannot draft with {draft}: it is no folder")
 
 
 def defaults_for(engine_args: Mapping[str, object], *, on_gpu: bool, kv_cache_is_set: bool) -> dict[str, object]:

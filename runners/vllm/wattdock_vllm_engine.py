@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 # vLLM reads these when it is imported. The engine core runs in this process, so that a step is a function call, and
@@ -19,7 +18,7 @@ if os.access(".", os.W_OK):
     os.environ.setdefault("VLLM_RPC_BASE_PATH", ".")
 
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from vllm import SamplingParams
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
@@ -30,7 +29,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from wattdock_vllm import SERVE, VllmBackend, attention_backend, defaults_for
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 from wattdock_vllm_steps import StepWatch
-from wattdock_vllm_worker import EXTENSION, checkpoint_shapes
+from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner import checkpoint
 from wattdock_runner.backend import Gpu, LoadedModel
@@ -65,8 +64,6 @@ T = TypeVar("T")
 _SERIAL = count()
 # The variable that says after how many seconds vLLM gives up on workers that do not answer.
 ANSWER_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
-# Load formats that read *.bin and *.pt even where there are safetensors. Source: LoadConfig.load_format.
-PICKLED_FORMATS = ("npcache", "pt")
 CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
 MORE_ROOM = f"lower batch_size, or raise {CACHE_ARGUMENTS}"
 
@@ -118,7 +115,6 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     unread = () if order.engine_args.get("quantization") else checkpoint.LEGACY_CONFIGS
     checkpoint.require_known_quantisation(order, config, unread)
     settings = engine_settings(order, config, on_gpu=bool(gpus))
-    require_checked_draft(settings)
     report("drawing random weights" if order.random_weights else "reading weights")
     tokenizer = checkpoint.read_tokenizer(AutoTokenizer, order)
     ids = checkpoint.special_ids(order, config, tokenizer)
@@ -141,23 +137,12 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str, Any]:
-    """Return all arguments of vLLM's EngineArgs.
-
-    Raises:
-        InvalidRequest: `load_format` contradicts the kind of weights, or reads pickled ones.
-    """
+    """Return all arguments of vLLM's EngineArgs."""
     engine_args = dict(order.engine_args)
     engine_args.pop(SERVE, None)
-    if (load_format := engine_args.get("load_format")) in PICKLED_FORMATS:
-        raise InvalidRequest(f"load_format {load_format!r} reads weights that can run code; leave it out")
-    is_dummy = load_format == "dummy"
-    if is_dummy and order.random_weights is None:
-        raise InvalidRequest("load_format 'dummy' would pass for the model's own weights; use model: shape:NAME")
     kv_cache_is_set = "VLLM_CPU_KVCACHE_SPACE" in os.environ
     settings = defaults_for(engine_args, on_gpu=on_gpu, kv_cache_is_set=kv_cache_is_set) | engine_args
     if weights := order.random_weights:
-        if not is_dummy and "load_format" in engine_args:
-            raise InvalidRequest(f"random weights are not read: load_format {load_format!r} cannot be served")
         settings["load_format"] = "dummy"
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
     return settings | {
@@ -171,30 +156,16 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
     }
 
 
-def require_checked_draft(settings: Mapping[str, Any]) -> None:
-    """Accept a draft model only as a folder that the coordinator checked, read as vLLM reads a model.
-
-    Raises:
-        InvalidRequest: It is no folder, such as a class of code, or would be read otherwise.
-    """
-    drafting: Mapping[str, Any] = settings.get("speculative_config") or {}
-    if "draft_load_config" in drafting:
-        raise InvalidRequest("speculative_config: leave draft_load_config out; it could read weights that run code")
-    # A draft model is read as the model is. Source: `get_draft_load_config` of vLLM 0.32.
-    if (draft := drafting.get("model")) and not Path(draft).is_dir():
-        raise InvalidRequest(f"vllm cannot draft with {draft}: it is no folder")
-
-
 def parameter_count(config: Any, order: LoadOrder) -> int | None:
     """Return the number of parameters, tied parameters counted once; None where transformers has no such class.
 
     Counted without vLLM's workers, which pack, split and repeat parameters.
     """
     try:
-        shapes = checkpoint_shapes(config, trust_remote_code=order.trust_remote_code)
+        empty = checkpoint.meta_model(torch, AutoModelForCausalLM, config, trust_remote_code=order.trust_remote_code)
     except (ValueError, ImportError):
         return None
-    return sum(int(shape.numel()) for shape in shapes.values())
+    return checkpoint.parameter_count(empty)
 
 
 def refusal(fault: Fault, settings: Mapping[str, Any], error: Exception) -> Exception:

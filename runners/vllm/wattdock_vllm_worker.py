@@ -154,9 +154,11 @@ def takes_whole_tensors(model: Any, model_config: Any, weights: RandomWeights) -
     device = next(model.parameters()).device
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        shapes = checkpoint_shapes(model_config.hf_text_config, trust_remote_code=model_config.trust_remote_code)
-        for name, shape in shapes.items():
-            values = torch.empty(shape, dtype=model_config.dtype, device=device)
+        # By transformers' names, tied tensors once.
+        config, trust = model_config.hf_text_config, model_config.trust_remote_code
+        empty = meta_model(torch, AutoModelForCausalLM, config, trust_remote_code=trust)
+        for name, parameter in empty.named_parameters():
+            values = torch.empty(parameter.shape, dtype=model_config.dtype, device=device)
             draw_uniform(torch, values, name, weights)
             yield name, values
 
@@ -166,13 +168,3 @@ def takes_whole_tensors(model: Any, model_config: Any, weights: RandomWeights) -
         log.warning("random weights are drawn shard by shard: %s: %s", type(error).__name__, error)
         return False
     return filled is not None and {name for name, _ in model.named_parameters()} <= set(filled)
-
-
-def checkpoint_shapes(config: Any, *, trust_remote_code: bool) -> dict[str, torch.Size]:
-    """Return the shape of every tensor of a checkpoint, tied tensors once, by transformers' names.
-
-    Raises:
-        ValueError, ImportError: transformers has no such class.
-    """
-    empty = meta_model(torch, AutoModelForCausalLM, config, trust_remote_code=trust_remote_code)
-    return {name: parameter.shape for name, parameter in empty.named_parameters()}

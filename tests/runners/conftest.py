@@ -9,7 +9,7 @@ from contract.runner_process import PYTORCH_PYTHON
 from contract.shared_runners import BY_NAME
 from contract.subjects import SMALL_UNIFORM, write_config, write_tokenizer
 from runners.checkpoints import Reference, make_checkpoint, read_reference, run
-from seams.inputs import build_once
+from seams.host import build_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,5 +1,6 @@
 """What tests reach behind the door of `host`: a name that moves is changed here only."""
 
+from wattdock.host.folders import build_once
 from wattdock.host.gpu import GpuActivity
 from wattdock.host.gpu_models import Peak, peak_of, why_no_peak
 from wattdock.host.leases import CPU, MACHINE, HeldLeases, Holder, LeaseRequest, hold, holders
@@ -17,6 +18,7 @@ __all__ = [
     "LeaseRequest",
     "NvmlError",
     "Peak",
+    "build_once",
     "checkout",
     "cpu_times",
     "hold",

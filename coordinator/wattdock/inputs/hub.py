@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import Cause, ConfigError, PreflightError
-from wattdock.inputs.build_once import require_space
+from wattdock.host import folders
 from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.memory import StoredWeights
 from wattdock.inputs.model_folder import read_config
@@ -119,7 +119,7 @@ def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, p
     missing_bytes = sum(file.file_size or 0 for file in listing if file.will_download)
     if missing_bytes:
         _make(cache)
-        require_space(cache, missing_bytes)
+        folders.require_space(cache, missing_bytes)
         progress(f"downloading {model_id} at {commit[:8]} ({size_text(missing_bytes)})")
     return Path(snapshot(revision=commit, tqdm_class=_lines(progress)))
 

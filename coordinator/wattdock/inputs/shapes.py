@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wattdock.errors import Cause, ConfigError
-from wattdock.inputs.build_once import build_once
+from wattdock.host import folders
 from wattdock.inputs.model_folder import ModelFolder, describe_folder
 from wattdock.text import nearest
 
@@ -105,5 +105,9 @@ def resolve_shape(name: str, *, home: Path, progress: Callable[[str], None]) -> 
     text = json.dumps(shape_config(name), indent=2, sort_keys=True) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     folder = home / "models" / "shapes" / f"{name}-{digest[:8]}"
-    build_once(folder, lambda scratch: (scratch / "config.json").write_text(text, encoding="utf-8"), progress=progress)
+
+    def build(scratch: Path) -> None:
+        (scratch / "config.json").write_text(text, encoding="utf-8")
+
+    folders.build_once(folder, build, progress=progress)
     return describe_folder(folder, kind="shape", name=f"shape:{name}", revision=f"config-sha256:{digest}")

@@ -39,10 +39,19 @@ BOUNDARY_READS, BOUNDARY_READ_S = 40, 0.05
 LEAST_MODULE_RATIO = 1.05
 
 
+def nvml_meaning(error: BaseException) -> Meaning:
+    """Return what an NVML error says of the GPU; another library may have wrapped it in its own."""
+    code = nvml.code_of(error.__cause__ or error)
+    if code == nvml.GPU_LOST:
+        return "gpu_lost"
+    return "not_supported" if code in nvml.NOT_SUPPORTED else "read_error"
+
+
 class NvmlSource(Source):
     """The GPUs that NVML lists."""
 
     errors: tuple[type[Exception], ...] = (nvml.NvmlError,)
+    meaning = staticmethod(nvml_meaning)
 
     def __init__(self) -> None:
         super().__init__(name="nvml")
@@ -54,10 +63,6 @@ class NvmlSource(Source):
             NvmlError: A driver is there and cannot be talked to.
         """
         return nvml.open_nvml()
-
-    def meaning(self, error: Exception) -> Meaning:
-        """Return what an error of NVML says of a GPU."""
-        return nvml_meaning(error)
 
     def count(self) -> int:
         """Return how many GPUs NVML lists."""
@@ -141,14 +146,6 @@ def _has_power(gpu: nvml.Device, scope: int) -> bool:
     except nvml.NvmlError as error:
         return nvml_meaning(error) != "not_supported"
     return True
-
-
-def nvml_meaning(error: BaseException) -> Meaning:
-    """Return what an NVML error says of the GPU."""
-    code = nvml.code_of(error)
-    if code == nvml.GPU_LOST:
-        return "gpu_lost"
-    return "not_supported" if code in nvml.NOT_SUPPORTED else "read_error"
 
 
 SOURCE = NvmlSource

@@ -16,24 +16,19 @@ from packaging.version import Version
 
 from wattdock.errors import Cause, MeterError, PreflightError
 from wattdock.host import nvml
-from wattdock.metering.nvml import NvmlSource, nvml_meaning, nvml_reader
+from wattdock.metering.nvml import NvmlSource, nvml_reader
 from wattdock.metering.timeline import Span, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from wattdock.clock import Clock
-    from wattdock.metering.source import GpuReader, Meaning
+    from wattdock.metering.source import GpuReader
 
 # First version with the calls that this file uses; the package zeus-ml, with the same import name, is older.
 ZEUS_MIN = "0.16"
 # Variables that hide GPUs from Zeus or make it read through its daemon instead of NVML.
 HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT")
-
-
-def zeus_meaning(error: BaseException) -> Meaning:
-    """Return what an error says of a GPU; Zeus wraps NVML's errors in its own."""
-    return nvml_meaning(error.__cause__ or error)
 
 
 class ZeusSource(NvmlSource):
@@ -109,12 +104,7 @@ class ZeusSource(NvmlSource):
             nvml_reader(gpu.handle, clock),
             counter_mj=lambda: nvml.plausible_mj(gpu.get_total_energy_consumption()),
             errors=self.errors,
-            meaning=zeus_meaning,
         )
-
-    def meaning(self, error: Exception) -> Meaning:
-        """Return what an error says of a GPU."""
-        return zeus_meaning(error)
 
     @contextmanager
     def window(self, key: str, clock: Clock) -> Iterator[None]:

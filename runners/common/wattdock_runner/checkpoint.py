@@ -359,6 +359,11 @@ def meta_model(torch: Any, auto_model: Any, config: Any, *, trust_remote_code: b
     return model
 
 
+def parameter_count(model: Any) -> int:
+    """Return the number of a model's parameters, tied parameters counted once."""
+    return sum(int(parameter.numel()) for parameter in model.parameters())
+
+
 def seed_of(name: str, weights: RandomWeights) -> int:
     """Return the seed of a parameter's own generator."""
     return int.from_bytes(hashlib.sha256(f"{weights.seed}:{name}".encode()).digest()[:7], "big")

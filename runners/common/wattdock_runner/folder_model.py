@@ -91,7 +91,7 @@ def read_model(torch: Any, transformers: Any, order: LoadOrder, engine: str) -> 
     if not gpus:
         raise WrongState(f"{engine} runs on NVIDIA GPUs only, and none was asked for; set gpus")
     dtype = checkpoint.dtype_of(order, config) or "bfloat16"
-    parameters = sum(int(parameter.numel()) for parameter in meta.parameters())
+    parameters = checkpoint.parameter_count(meta)
     is_quantised = getattr(config, "quantization_config", None) is not None
     tokenizer = checkpoint.read_tokenizer(transformers.AutoTokenizer, order)
     return FolderModel(

@@ -17,7 +17,6 @@ from wattdock.inputs.prompts.arrivals import arrival_instants
 from wattdock.inputs.prompts.ids import conversations, with_blocks, with_ids
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.prompts.summary import PromptSummary
-from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,10 +245,7 @@ def _lengths(config: ExperimentConfig, source: Source | None) -> tuple[Lengths |
             prefix + new.most * turns + answers.most * (turns - 1),
         )
         return prompts, answers
-    # A chat has a length, too, which is none in tokens.
-    sized = [len(item) if isinstance(item, array) else item for item in source.items]
-    known = all_known([item if isinstance(item, int) else None for item in sized])
-    limits = source.max_output_tokens
+    known, limits = source.prompt_tokens, source.max_output_tokens
     answers = Lengths(
         fmean(answers.mean if limit is None else limit for limit in limits),
         min(answers.least if limit is None else limit for limit in limits),
@@ -265,8 +261,7 @@ def _context_tokens(work: WorkloadSpec, source: Source | None) -> float | None:
         return None
     pairs: list[tuple[float, int | None]] = [(prompts.mean_tokens, None)]
     if source:
-        sizes = [len(item) if isinstance(item, array) else item for item in source.items]
-        known = all_known([size if isinstance(size, int) else None for size in sizes])
+        known = source.prompt_tokens
         pairs = list(zip(known, source.max_output_tokens, strict=True)) if known else []
     each = []
     for prompt, limit in pairs:

@@ -22,6 +22,7 @@ from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import recognised, short
 from wattdock.opening import read_regular
 from wattdock.text import pluralize, strict_json
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,10 +81,10 @@ class Source:
     ignored: tuple[str, ...] = ()
 
     @cached_property
-    def rows(self) -> list[tuple[int, int]]:
-        """Tokens of prompt and answer, where lengths are all that is known of a request."""
-        pairs = zip(self.items, self.max_output_tokens, strict=True)
-        return [(prompt, answer) for prompt, answer in pairs if isinstance(prompt, int) and answer]
+    def prompt_tokens(self) -> list[int] | None:
+        """Tokens of each item; None where some item is text or a chat, whose length is none in tokens."""
+        sizes = [len(item) if isinstance(item, array) else item for item in self.items]
+        return all_known([size if isinstance(size, int) else None for size in sizes])
 
 
 def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | None:

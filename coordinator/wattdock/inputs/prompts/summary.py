@@ -52,13 +52,12 @@ class PromptSummary(NamedTuple):
         listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
         of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
         parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
-        if all(isinstance(item, (int, array)) for item in items):
-            sizes = [item if isinstance(item, int) else len(item) for item in items]
-            parts.append(f"prompt tokens {_quantiles(sizes)}")
+        if source.prompt_tokens:
+            parts.append(f"prompt tokens {_quantiles(source.prompt_tokens[: len(items)])}")
         answers = [limit for limit in source.max_output_tokens[: len(items)] if limit]
         if len(answers) == len(items):
             parts.append(f"answer tokens {_quantiles(answers)}")
-        if not source.rows:
+        if not any(isinstance(item, int) for item in items):
             different = {bytes(item) if isinstance(item, array) else item for item in source.items}
             share = 1 - len(different) / count
             parts.append(f"{share:.1%} of them equal an earlier one" if share else "all different")

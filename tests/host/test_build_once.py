@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from refused import raises
-from seams.inputs import build_once
+from seams.host import build_once
 from unprivileged import alone, run_as_user, user_home
 
 from wattdock.errors import Cause, PreflightError
@@ -18,10 +18,10 @@ from wattdock.errors import Cause, PreflightError
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUILD = f"""{alone("inputs")}
+BUILD = f"""{alone("host")}
 from pathlib import Path
 from wattdock.errors import PreflightError
-from wattdock.inputs.build_once import build_once
+from wattdock.host.folders import build_once
 target = Path(sys.argv[1])
 def build(scratch):
     (scratch / "half").touch()
