@@ -172,9 +172,12 @@ def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Co
     assert marked["step"]["duration_s"] <= marked["epoch"]["duration_s"] < result["performance"]["duration_s"]
     assert (marked["step"]["total_j"], result["budget"]) == (None, None)
     assert "no NVIDIA driver" in marked["step"]["reason"]
+    done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
+    assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
     killed = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(600)"
     done = wattdock("measure", "--", *torchrun, script(wattdock, killed), env=env)
     assert (done.returncode, wattdock.results()[-1]["status"]) == (5, "failed"), done.stderr
+    assert "output " in done.stdout
     assert wattdock.left_after() == []
 
 
@@ -184,6 +187,8 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
         (("--set", "measure.folder=/nowhere", "--", "true"), "/nowhere: no such folder"),
         (("--set", "workload.batch_size=2", "--", "true"), "workload is for engines"),
         (("--unit", "steps", "--step-regex", "(", "--", "true"), "'(' is no regular expression"),
+        (("--", "seq 3 | wc -l"), "a pipeline needs sh -c"),
+        (("--count", "5", "--", "true"), "set work.unit (--unit)"),
         ((), "missing argument"),
     ):
         done = wattdock("measure", *words)
@@ -193,12 +198,13 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
 
 
 def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None:
-    """Each run sees its GPUs alone, and prints them; lines of output count as steps."""
+    """Each run sees its GPUs alone, and prints them; lines of output count as steps, a progress bar's too."""
     env = gpus(wattdock, fake_nvml.constant(POWER_W), fake_nvml.constant(POWER_W))
     study = """
     defaults:
       measure:
-        command: [sh, -c, 'for i in `seq {steps}`; do echo step $i on $CUDA_VISIBLE_DEVICES, {gpus} $LR; sleep .2;done']
+        command: [sh, -c, 'for i in `seq {steps}`; do
+            printf "\\rstep $i on $CUDA_VISIBLE_DEVICES, {gpus} $LR"; sleep .2; done']
         args: {steps: 4, lr: 0.1}
         env: {LR: "{lr}"}
         work: {unit: steps}
