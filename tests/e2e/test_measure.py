@@ -156,6 +156,8 @@ def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> Non
         assert (result["work"]["unit"], result["work"]["count"], result["budget"]) == ("runs", 2, None)
         assert result["energy"]["reason"]
     assert done.stderr.count("from C\n") == 2
+    done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
+    assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
 
 
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
@@ -172,8 +174,6 @@ def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Co
     assert marked["step"]["duration_s"] <= marked["epoch"]["duration_s"] < result["performance"]["duration_s"]
     assert (marked["step"]["total_j"], result["budget"]) == (None, None)
     assert "no NVIDIA driver" in marked["step"]["reason"]
-    done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
-    assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
     killed = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(600)"
     done = wattdock("measure", "--", *torchrun, script(wattdock, killed), env=env)
     assert (done.returncode, wattdock.results()[-1]["status"]) == (5, "failed"), done.stderr

@@ -115,11 +115,10 @@ def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> 
     model = document()["config"]["model"] | {"trust_remote_code": True}
     with pytest.raises(ConfigError, match="--trust-remote-code"):
         reproduced(tmp_path, LocalChoices(), **on_cpu(model=model))
-    command = on_cpu(backend="measure", measure={"command": ["rm", "-r", "/data"]}, model={"id": "none"}, workload={})
-    for section in ("fake", "workload"):
-        command["config"].pop(section, None)
+    command = on_cpu() | {"config": {"backend": "measure", "measure": {"command": ["rm", "-r", "/data"]}}}
+    (tmp_path / "command").mkdir()
     with pytest.raises(ConfigError, match="runs a command, rm -r /data"):
-        reproduced(tmp_path, LocalChoices(), **command)
+        reproduced(tmp_path / "command", LocalChoices(), **command)
 
 
 def test_chat_templates_are_told_the_time_that_they_were_told(tmp_path: Path) -> None:
