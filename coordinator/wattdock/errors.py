@@ -49,6 +49,7 @@ class Cause(StrEnum):
     HANG = "hang"
     WORKER = "worker died"
     RUNNER = "runner died"
+    COMMAND = "command failed"
     NOT_METERED = "energy not metered"
     OTHER_CLOCK = "another clock"
     # What a person wrote.

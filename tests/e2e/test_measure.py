@@ -201,6 +201,8 @@ def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> Non
         assert (result["work"]["unit"], result["work"]["count"], result["budget"]) == ("runs", 2, None)
         assert result["energy"]["reason"]
     assert done.stderr.count("from C\n") == 2
+    done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
+    assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
 
 
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
@@ -220,6 +222,7 @@ def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Co
     killed = "import os, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); time.sleep(600)"
     done = wattdock("measure", "--", *torchrun, script(wattdock, killed), env=env)
     assert (done.returncode, wattdock.results()[-1]["status"]) == (5, "failed"), done.stderr
+    assert "output " in done.stdout
     assert wattdock.left_after() == []
 
 
@@ -229,6 +232,8 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
         (("--set", "measure.folder=/nowhere", "--", "true"), "/nowhere: no such folder"),
         (("--set", "workload.batch_size=2", "--", "true"), "workload is for engines"),
         (("--unit", "steps", "--step-regex", "(", "--", "true"), "'(' is no regular expression"),
+        (("--", "seq 3 | wc -l"), "a pipeline needs sh -c"),
+        (("--count", "5", "--", "true"), "set work.unit (--unit)"),
         ((), "missing argument"),
     ):
         done = wattdock("measure", *words)
@@ -238,12 +243,13 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
 
 
 def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None:
-    """Each run sees its GPUs alone, and prints them; lines of output count as steps."""
+    """Each run sees its GPUs alone, and prints them; lines of output count as steps, a progress bar's too."""
     env = gpus(wattdock, fake_nvml.constant(POWER_W), fake_nvml.constant(POWER_W))
     study = """
     defaults:
       measure:
-        command: [sh, -c, 'for i in `seq {steps}`; do echo step $i on $CUDA_VISIBLE_DEVICES, {gpus} $LR; sleep .2;done']
+        command: [sh, -c, 'for i in `seq {steps}`; do
+            printf "\\rstep $i on $CUDA_VISIBLE_DEVICES, {gpus} $LR"; sleep .2; done']
         args: {steps: 4, lr: 0.1}
         env: {LR: "{lr}"}
         work: {unit: steps}
@@ -267,7 +273,7 @@ def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None
         (2, 4),
         (2, 6),
     ]
-    assert {"step 1 on 0, 1 0.1", "step 1 on 0,1, 2 0.1"} <= {*done.stderr.splitlines()}
+    assert all(f"step 1 on {text}" in done.stderr for text in ("0, 1 0.1", "0,1, 2 0.1")), done.stderr
     rows = json.loads(wattdock("results", "list", "--json").stdout)
     assert {(row["unit"], row["output_tokens"], row["energy_per_output_token_j"]) for row in rows} == {
         ("steps", None, None)

@@ -93,7 +93,7 @@ class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
-        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`.
+        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; 0 without such a window.
         cached_prompt_share: Share of the prompt tokens that a prefix cache served, 0 to 1.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
@@ -171,7 +171,7 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
         cached_prompt_share=cached_tokens / prompt_tokens if cached_tokens is not None and prompt_tokens else None,
         cacheable_prompt_tokens=known_sum(run_pass.cacheable_tokens for run_pass in passes),
         output_tokens=sum(run_pass.output_tokens for run_pass in passes),
-        output_tokens_per_s=counted_tokens / counted_s,
+        output_tokens_per_s=counted_tokens / counted_s if counted_s else 0.0,
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),

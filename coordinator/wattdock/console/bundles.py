@@ -33,7 +33,9 @@ Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include f
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
 DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weights, if the bundle used a local folder.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's own code to run.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Allow the model's own code, or the bundle's command, to run.")
+]
 TrustPackages = Annotated[
     bool, typer.Option("--trust-packages", help="Allow the packages of the bundle's own lock to be installed.")
 ]

@@ -27,7 +27,7 @@ from wattdock.runner import Marks, RunnerDescription
 from wattdock.study import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from wattdock.execution.context import RunContext
     from wattdock.execution.recording import Recording
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 POLL_S, LOOK_S = 0.02, 0.5
 # Bytes of output that are passed on at once.
 CHUNK_BYTES = 1 << 16
+LINE_END = re.compile(r"\r?\n|\r(?!\Z|\n)")
 EXITED_WELL = "exited with code 0"
 
 
@@ -119,7 +120,7 @@ class CommandRunner:
                 span, how = Span("pass", start_ns, clock.now_ns()), running.exit_reason()
             self._look(watch, start_ns, span.end_ns)
         if how != EXITED_WELL:
-            raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.RUNNER)
+            raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.COMMAND)
         others = after.others_share_since(before) if after and before else None
         return dataclasses.replace(watch.record(span), cpu_others_share=others)
 
@@ -148,7 +149,7 @@ class _Watch:
     def __init__(self, folder: Path, recording: Recording, log: Path) -> None:
         section: Any = recording.config.section
         self.marks, self.stage, self._work, self.unit = Marks(folder), recording.stage, section.work, section.unit
-        self._step = section.step_regex and re.compile(section.step_regex)
+        self._step = None if section.step_regex is None else re.compile(section.step_regex)
         self._log, self._line = log, ""
         log.touch()
         with open_data(log) as file:
@@ -173,11 +174,16 @@ class _Watch:
             while chunk := file.read(CHUNK_BYTES):
                 self._read_bytes += len(chunk)
                 text = self._decoder.decode(chunk)
-                *lines, self._line = (self._line + text).split("\n") if self._step else ("",)
-                for line in lines:
-                    if self._step.search(line):
-                        self.marks.add_step(now_ns)
+                if self._step:
+                    # Progress bars end their lines by a carriage return.
+                    *lines, self._line = LINE_END.split(self._line + text)
+                    self._count_steps(lines, now_ns)
                 yield text
+
+    def _count_steps(self, lines: Iterable[str], now_ns: int) -> None:
+        for line in lines:
+            if self._step and self._step.search(line):
+                self.marks.add_step(now_ns)
 
     def record(self, span: Span) -> PassRecord:
         """Return the run's record.
@@ -185,6 +191,8 @@ class _Watch:
         Raises:
             RunnerError: A mark lies outside the run.
         """
+        # The last line may have no end.
+        self._count_steps([self._line] if self._line else [], span.end_ns)
         units, series = self.marks.units(), self.marks.series(self._work.unit)
         if self._work.unit not in units:
             # Only its whole amount is known, if any.

@@ -52,6 +52,7 @@ ADVICE = {
     "timeouts.stall_s, or the engine's own",
     Cause.WORKER: SEE_LOG,
     Cause.RUNNER: SEE_LOG,
+    Cause.COMMAND: "the last lines of its output, which runner.log holds whole",
 }
 # Words of engines and libraries, from root causes to consequences; the first match wins. Source: vLLM
 # (v1/core/kv_cache_utils.py), torch (allocators, ProcessGroupNCCL), gloo, Python, numpy, CUDA (driver_types.h, 214 and
@@ -76,7 +77,7 @@ LOGGED = {
 }
 MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY, Cause.MEMORY})
 # These say only that a process is gone; the log may say why.
-DEATHS = frozenset({Cause.WORKER, Cause.RUNNER})
+DEATHS = frozenset({Cause.WORKER, Cause.RUNNER, Cause.COMMAND})
 # A fallback serves a half and a quarter of the failed experiment's requests in flight.
 BATCH_DIVISORS = (2, 4)
 

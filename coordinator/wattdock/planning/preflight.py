@@ -247,7 +247,7 @@ def _require_program(config: ExperimentConfig) -> None:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", "measure.folder is where the command runs")
     if not config.container.image and not shutil.which(program) and not (folder / program).is_file():
-        raise ConfigError(f"{program}: no such program", "write its path, or see PATH")
+        raise ConfigError(f"{program}: no such program", "write its path, or see PATH; a pipeline needs sh -c '…'")
 
 
 def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path) -> ExecutionPlan:

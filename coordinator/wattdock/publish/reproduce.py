@@ -46,7 +46,7 @@ class LocalChoices:
         runner_python: Python interpreter that has the backend's packages installed.
         model_folder: The weights of a model that was a local folder.
         draft_folder: Those of a draft model that was a local folder.
-        trust_remote_code: Whether a model's own code may run.
+        trust_remote_code: Whether a model's own code, or the bundle's command, may run.
         trust_packages: Whether packages may be installed that no lock of this wattdock names.
     """
 
@@ -149,9 +149,11 @@ def _config_here(
         here["package_lock"], is_locked = None if is_own else lock, True
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
-    if model.trust_remote_code and not local.trust_remote_code:
+    is_command = written.section.is_command
+    if (model.trust_remote_code or is_command) and not local.trust_remote_code:
+        code = f"a command, {written.section.command_text}" if is_command else "the model's own code"
         raise ConfigError(
-            f"{label} runs the model's own code",
+            f"{label} runs {code}",
             "read it, then allow it with --trust-remote-code",
             cause=Cause.RUNS_CODE,
         )

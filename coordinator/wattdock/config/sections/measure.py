@@ -84,7 +84,9 @@ class Section(BackendSection):
         texts = [*self.command, *self.env.values()]
         if unused := next((name for name in self.args if not any(f"{{{name}}}" in text for text in texts)), None):
             raise ValueError(f"args.{unused} stands nowhere: write {{{unused}}} in the command or in env")
-        if self.step_regex and self.work.unit != "steps":
+        if self.work.count and self.work.counts_runs:
+            raise ValueError("work.count is of a unit: set work.unit (--unit), such as samples")
+        if self.step_regex is not None and self.work.unit != "steps":
             raise ValueError(f"step_regex counts steps, and work.unit is {self.work.unit}; set work.unit: steps")
         return self
 

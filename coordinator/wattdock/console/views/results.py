@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 VARIABLE_CHARACTERS = 60
 # How many reasons a verdict names; `show --checks` has all.
 NAMES_SHOWN = 5
+# Lines of a failed command's output that are shown; result.json has more.
+LAST_LINES = 5
 
 
 def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True, more: str = "") -> View:
@@ -124,6 +126,8 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
         if result.error.advice:
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
+        words = result.error.log_tail.splitlines() if result.config.section.is_command else []
+        yield from (("output", line) for line in words[-LAST_LINES:])
     if (environment := result.environment) and result.config.section.is_command:
         yield from _command_rows(result)
     elif environment:
