@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from make.outcomes import known
 from seams.doctor import MACHINE, ExaminedMachine, containers, cpu_load, governor, lease_folder
 from seams.doctor import machine as doctor_machine
 from seams.host import LeaseRequest, hold
@@ -80,7 +81,7 @@ def test_a_missing_container_engine_is_a_warning_with_the_reason(
 ) -> None:
     """The backend runs as a process then."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    outcome = containers(machine(tmp_path))
+    outcome = known(containers(machine(tmp_path)))
     assert (outcome.status, outcome.figure) == ("warn", "no Docker engine answers at unix:///nowhere/docker.sock")
 
 
@@ -91,4 +92,4 @@ def test_an_engine_without_nvidia_s_runtime_cannot_show_gpus(
     """The warning has the command that mends it."""
     engine = SimpleNamespace(name="Docker", version="29", runtimes=runtimes)
     monkeypatch.setattr(doctor_machine, "find_image", lambda *_, **__: SimpleNamespace(name="x", engine=engine))
-    assert containers(machine(tmp_path, needs_gpu=True)).status == status
+    assert known(containers(machine(tmp_path, needs_gpu=True))).status == status
