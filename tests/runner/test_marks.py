@@ -109,3 +109,12 @@ def test_steps_are_common_to_all_ranks_however_a_script_spells_them(tmp_path: Pa
     marks = read(tmp_path)
     assert marks.units() == {"samples": 6, "steps": 3}
     assert marks.series("steps").output_tokens.tolist() == [2, 3]
+
+
+def test_a_rank_that_counts_in_several_processes_is_told_and_one_without_a_number_is_not(tmp_path: Path) -> None:
+    """Loaders of data have their rank's number; two commands of one script have none."""
+    for process, rank in ((1, 0), (2, 0), (3, 1), (4, None), (5, None), (6, 1)):
+        write(tmp_path, process, ["process", 1, process, rank, 0])
+        write(tmp_path, process, ["work", 1, {"samples" if process < 6 else "tokens": 4}])
+    marks = read(tmp_path)
+    assert (marks.repeated("samples"), marks.repeated("tokens"), marks.units()["samples"]) == (1, 0, 20)

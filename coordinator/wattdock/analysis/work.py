@@ -59,6 +59,7 @@ class Work(Stored):
         late: How many of the unit were marked after the headline's window, in which their joules may be.
         marked: Spans that a command marked, the first one first.
         malformed_marks: Lines among its marks that are none.
+        repeated_ranks: Ranks that counted the unit in several processes, over all restarts: some of it twice, perhaps.
     """
 
     unit: str
@@ -67,6 +68,7 @@ class Work(Stored):
     others: dict[str, int] = Field(default_factory=dict)
     marked: list[MarkedEnergy] = Field(default_factory=list)
     malformed_marks: int = 0
+    repeated_ranks: int = 0
 
 
 def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
@@ -82,6 +84,7 @@ def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
         others={name: count for name, count in units.items() if name != unit},
         marked=[_marked(measured, name) for name in names],
         malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),
+        repeated_ranks=sum(run_pass.repeated_ranks for run_pass in passes),
     )
 
 

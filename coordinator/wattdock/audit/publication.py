@@ -57,7 +57,7 @@ def left_to_do(
             hint = "docs/publication.md has the steps; without containers add --launcher process"
             lines.append(f"software: {error}; {hint}")
     for image in (lock.images[name] for name in sorted({name for name, _ in contained} & lock.images.keys())):
-        (warned if image.repo_digest else lines).extend(f"software: {image.digest}: {why}" for why in image.warnings)
+        (lines if image.is_only_here else warned).extend(f"software: {image.digest}: {why}" for why in image.warnings)
     is_process = any(config.launcher == "process" for config in started)
     if is_process and (revision is None or revision.endswith("-dirty")):
         lines.append("software: wattdock is of no commit, or has changes; commit its files, and run from a clone")

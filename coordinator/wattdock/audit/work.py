@@ -96,16 +96,17 @@ def same_work(inputs: AuditInput) -> Outcome | None:
     if not inputs.config.section.is_command or work is None or windows is None:
         return None
     counts = [figure.output_tokens or 0 for figure in windows.of_headline()]
+    wrong = {
+        f"{work.malformed_marks:,} lines are no marks": work.malformed_marks,
+        f"the script counts {', '.join(work.others)}": work.others and not all(counts),
+        f"{work.late:,} more were marked after the spans that count; mark work inside them": work.late,
+        f"{pluralize(work.repeated_ranks, 'rank')} counted in several processes, such as loaders of data, or began "
+        "anew: some work may be counted twice": work.repeated_ranks,
+    }
     figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}"
-    if work.malformed_marks:
-        figure += f"; {work.malformed_marks:,} lines are no marks"
-    if work.others and not all(counts):
-        figure += f"; the script counts {', '.join(work.others)}"
-    if work.late:
-        figure += f"; {work.late:,} more were marked after the spans that count; mark work inside them"
-    return Outcome(
-        verdict(failed=len({*counts}) > 1 or not all(counts) or bool(work.malformed_marks or work.late)), figure
-    )
+    found = [text for text, is_so in wrong.items() if is_so]
+    failed = len({*counts}) > 1 or not all(counts) or bool(found)
+    return Outcome(verdict(failed=failed), "; ".join([figure, *found]))
 
 
 def _cause_of_mix(inputs: AuditInput) -> tuple[str, str]:

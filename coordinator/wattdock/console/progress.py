@@ -262,7 +262,7 @@ def work_text(count: int, elapsed_s: float, unit: str) -> str:
     per_s = count / elapsed_s if elapsed_s > 0 else 0.0
     rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} {unit}/s" if per_s else ""
     # A static batch counts sequences that have ended until its end.
-    return f"{elapsed_s:.0f} s, ≤ {count:,} {unit} so far{rate}"
+    return f"{elapsed_s:.0f} s, {'≤ ' * (unit == 'tokens')}{count:,} {unit} so far{rate}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:

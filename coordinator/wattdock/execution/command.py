@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # How often it is looked at whether the command has ended, and how often at its marks and its output.
 POLL_S, LOOK_S = 0.02, 0.5
+# Characters of a line without an end in which a step is looked for.
+MOST_LINE = 10_000
 # Bytes of output that are passed on at once.
 CHUNK_BYTES = 1 << 16
 LINE_END = re.compile(r"\r?\n|\r(?!\Z|\n)")
@@ -96,8 +98,10 @@ class CommandRunner:
         """
         clock, stall_s = self.context.machine.clock, recording.config.timeouts.stall_s
         with TemporaryDirectory(dir=self.context.scratch) as folder:
-            watch, start_ns = _Watch(Path(folder), recording, self.log), clock.now_ns()
+            watch, launch_ns = _Watch(Path(folder), recording, self.log), clock.now_ns()
             with self._launched(recording, Path(folder)) as running:
+                # What a keeper or a container takes until the command runs is not the command's.
+                start_ns = clock.now_ns()
                 before, after = processes.times_around(running.pids(), of_runner=False), None
                 look_ns = list_ns = start_ns
                 while running.alive():
@@ -122,7 +126,7 @@ class CommandRunner:
         if how != EXITED_WELL:
             raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.COMMAND)
         others = after.others_share_since(before) if after and before else None
-        return dataclasses.replace(watch.record(span), cpu_others_share=others)
+        return dataclasses.replace(watch.record(span, launch_ns), cpu_others_share=others)
 
     @contextmanager
     def _launched(self, recording: Recording, marks: Path) -> Iterator[LaunchedRunner]:
@@ -176,7 +180,7 @@ class _Watch:
                 text = self._decoder.decode(chunk)
                 if self._step:
                     # Progress bars end their lines by a carriage return.
-                    *lines, self._line = LINE_END.split(self._line + text)
+                    *lines, self._line = LINE_END.split(self._line[-MOST_LINE:] + text)
                     self._count_steps(lines, now_ns)
                 yield text
 
@@ -185,8 +189,8 @@ class _Watch:
             if self._step and self._step.search(line):
                 self.marks.add_step(now_ns)
 
-    def record(self, span: Span) -> PassRecord:
-        """Return the run's record.
+    def record(self, span: Span, launch_ns: int) -> PassRecord:
+        """Return the run's record; it may have marked from the instant on that its launch began.
 
         Raises:
             RunnerError: A mark lies outside the run.
@@ -198,7 +202,7 @@ class _Watch:
             # Only its whole amount is known, if any.
             units[self._work.unit] = 1 if self._work.counts_runs else self._work.count or 0
             series = passes.TokenSeries(np.array([span.end_ns]), np.array([units[self._work.unit]]))
-        if self.marks.latest_ns and not span.start_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
+        if self.marks.latest_ns and not launch_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
             raise RunnerError(
                 "the command's marks lie outside its run", "it must read this host's CLOCK_MONOTONIC (time.monotonic)"
             )
@@ -213,4 +217,5 @@ class _Watch:
             units=units,
             marked=self.marks.marked(),
             malformed_marks=self.marks.malformed,
+            repeated_ranks=self.marks.repeated(self._work.unit),
         )

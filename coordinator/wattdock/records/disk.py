@@ -41,7 +41,7 @@ MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts.
-LATER_KEYS = {"drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks"}
+LATER_KEYS = {"drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "repeated_ranks"}
 # The parts of a record that are tables only.
 IN_REQUESTS = {"passes": {"__all__": {"requests"}}}
 

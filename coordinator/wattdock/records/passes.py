@@ -127,6 +127,7 @@ class PassRecord:
         units: Work of a command of the user's own, by unit; `tokens` and `output_tokens` are of the unit that counts.
         marked: Spans that it marked.
         malformed_marks: Lines that are no marks.
+        repeated_ranks: Ranks that counted its work in several processes.
     """
 
     span: Span
@@ -160,6 +161,7 @@ class PassRecord:
     units: dict[str, int] = field(default_factory=dict)
     marked: tuple[Marked, ...] = ()
     malformed_marks: int = 0
+    repeated_ranks: int = 0
 
     def require_possible(self) -> None:
         """Check that the figures of a pass can be, as a runner says them or a file holds them.

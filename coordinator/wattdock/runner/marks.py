@@ -35,10 +35,11 @@ CHUNK_BYTES = 1 << 22
 
 @dataclass
 class _Process:
-    """Marks of one process, and how far its file was read."""
+    """Marks of one process, and how far its file was read; `rank` is its number among the command's, if it has one."""
 
     read_bytes: int = 0
     cut: bytes = b""
+    rank: int | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
 
@@ -85,6 +86,11 @@ class Marks:
         steps = max((process.done[STEPS] for process in self._processes.values()), default=0)
         return dict(self._done) | ({STEPS: steps} if steps else {})
 
+    def repeated(self, unit: str) -> int:
+        """Return how many ranks count work of a unit in several processes: loaders of data, or a rank begun anew."""
+        counting = Counter(process.rank for process in self._processes.values() if process.done[unit])
+        return sum(count > 1 for rank, count in counting.items() if rank is not None)
+
     def series(self, unit: str) -> passes.TokenSeries:
         """Return how work of one unit grew."""
         parts = self._work.get(unit, [])
@@ -113,7 +119,7 @@ class Marks:
                 if not isinstance(mark := json.loads(line), list):
                     raise TypeError(line)
                 self._mark(process, *mark)
-            except (ValueError, TypeError, AttributeError, RecursionError):
+            except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
                 self.malformed += 1
 
     def _mark(self, process: _Process, kind: object, *rest: Any) -> None:
@@ -122,7 +128,9 @@ class Marks:
         Raises:
             ValueError, TypeError, AttributeError: It is none.
         """
-        if kind == "span":
+        if kind == "process":
+            process.rank = rest[2] if isinstance(rest[2], int) else None
+        elif kind == "span":
             name, start_ns, end_ns, n = rest
             _require_counts(n)
             _require_counts(start_ns, end_ns - start_ns, most=passes.MAX_NS)
@@ -146,6 +154,7 @@ class Marks:
             for unit, amount in amounts.items():
                 self._work[_name(unit)].append((at_ns, amount))
                 self._done[unit] += amount
+                process.done[unit] += amount
             self._saw(at_ns)
 
     def _saw(self, *instants_ns: int) -> None:

@@ -158,14 +158,16 @@ class Row:
         ),
     ]
     energy_per_unit_j: Annotated[
-        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6)
+        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6, live=True)
     ] = None
-    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13)] = None
-    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13, live=True)] = (
+        None
+    )
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14, live=True)] = None
     units_per_s: Annotated[
-        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7)
+        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7, live=True)
     ] = None
-    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6)] = None
+    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6, live=True)] = None
     work: Annotated[int | None, Column(heading="units", form=",", in_study=7, on_page=14)] = None
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window", on_page=2)]
     energy_per_output_token_low_j: Annotated[

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Columns of a pair; a narrow terminal leaves out the last ones.
 PAIR_COLUMNS = ("experiment", SENTENCES, "B / A − 1", "95 % interval", "A", "B", "p (Holm)", "test", "restarts")
 MOST_DIFFERENCES = 40
+# Unit of engines' work; other work has no latencies.
+TOKENS = "output tokens"
 POWER, TTFT, TPOT = (COLUMNS[name].heading for name in (statistics.POWER, "ttft_p50_s", "tpot_p50_s"))
 
 
@@ -83,13 +85,14 @@ def _differences_view(compared: Comparison) -> View:
 def scaling_view(scaling: Scaling) -> View:
     """Yield every setting's curves and cheapest split."""
     for setting in scaling.settings:
+        is_engine = setting.unit == TOKENS
         rows = [
             (
                 *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
                 str(point.restarts),
-                figure_text(point.tokens_per_s, ",.0f"),
+                figure_text(point.tokens_per_s, ",.0f" if is_engine else ",.4g"),
                 *(figure_text(ratio, ".3f") for ratio in (point.speed_up, point.efficiency)),
-                *(seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)),
+                *((seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)) if is_engine else ()),
                 *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g")),
                 *(figure_text(point.energy_ratio, ".3f"), number(point.load_imbalance, ".3f")),
             )
@@ -98,7 +101,8 @@ def scaling_view(scaling: Scaling) -> View:
         speed, energy = (quantity_text(name, setting.unit) for name in (statistics.SPEED, statistics.ENERGY))
         columns = ("kind", "split", "GPUs", "restarts", speed, "speed-up", "efficiency")
         yield setting.name
-        yield Listing((*columns, TTFT, TPOT, POWER, energy, f"{energy} ÷ first", "imbalance"), rows)
+        latency = (TTFT, TPOT) if is_engine else ()
+        yield Listing((*columns, *latency, POWER, energy, f"{energy} ÷ first", "imbalance"), rows)
         yield f"fewest joules: {setting.fewest_joules or 'unknown, energy was not measured'}"
         yield from setting.serial_shares
         yield ""

@@ -71,6 +71,11 @@ class LockedImage(BaseModel):
         }
         return [warning for warning, is_open in applies.items() if is_open]
 
+    @property
+    def is_only_here(self) -> bool:
+        """Whether nobody else can get the image or build it; in a registry of this machine it needs a clean commit."""
+        return NOT_PUSHED in self.warnings or {ON_LOOPBACK, NOT_COMMITTED} <= {*self.warnings}
+
 
 @dataclass(frozen=True)
 class ImagesLock:

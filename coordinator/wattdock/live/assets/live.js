@@ -219,11 +219,14 @@ function showResults() {
     const line = make("tr"), title = make("th", undefined, { scope: "row" }), study = make("td");
     title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }), row.disturbed ? " †" : "");
     if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
-    const ends = [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
-    const figure = make("td", precise(row.energy_per_output_token_j), { class: "number" });
+    const isCommand = row.unit !== null && row.unit !== undefined;
+    const ends = isCommand ? [row.energy_per_unit_low_j, row.energy_per_unit_high_j] : [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
+    const cost = isCommand ? row.energy_per_unit_j : row.energy_per_output_token_j, speed = isCommand ? row.units_per_s : row.output_tokens_per_s;
+    const per = isCommand ? ` (${row.unit.replaceAll("_", " ")})` : "";
+    const figure = make("td", precise(cost) + (typeof cost === "number" ? per : ""), { class: "number" });
     if (ends.every((end) => typeof end === "number")) figure.append(make("span", `[${precise(ends[0])}, ${precise(ends[1])}]`, { class: "interval" }));
     line.append(title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
-      figure, make("td", number(row.output_tokens_per_s, 1), { class: "number" }), make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
+      figure, make("td", number(speed, 1) + (typeof speed === "number" ? per : ""), { class: "number" }), make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
     const names = [...document.querySelectorAll("#results thead th")].map((head) => head.textContent);
     [...line.children].forEach((cell, column) => { if (column) cell.dataset.label = names[column]; });
     return line;
