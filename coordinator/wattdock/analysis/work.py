@@ -12,7 +12,7 @@ from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
-from wattdock.records.passes import MAX_NS
+from wattdock.records import passes as pass_records
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
     return Work(
         unit=unit,
         count=sum(figure.output_tokens or 0 for figure in headline),
-        late=sum(int(tokens_in(run_pass, [end_ns, MAX_NS])[0]) for run_pass, end_ns in ends if end_ns),
+        late=sum(int(tokens_in(run_pass, [end_ns, pass_records.MAX_NS])[0]) for run_pass, end_ns in ends if end_ns),
         others={name: count for name, count in units.items() if name != unit},
         marked=[_marked(measured, name) for name in names],
         malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),
