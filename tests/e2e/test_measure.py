@@ -95,6 +95,9 @@ def test_joules_per_sample_and_per_span_are_those_of_a_constant_power(wattdock: 
     passed = ("work of the runs", "processes on the GPUs", "meter", "clock", "measured window")
     assert {name: checks[name] for name in passed} == dict.fromkeys(passed, "pass")
     assert checks["command"] == checks["software"] == "fail"
+    wattdock("report", "results", "-o", "x.html")
+    page = (wattdock.folder / "x.html").read_text()
+    assert all(text in page for text in ("Marked spans", "<td>epoch</td>", f"{epochs['energy_per_span_j']:.4g}"))
     [log] = wattdock.folder.glob("results/2*/runner.log")
     assert log.read_text() == "loss 0.5\n" * 3
 

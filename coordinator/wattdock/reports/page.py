@@ -135,6 +135,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         missing=_missing(points),
         pools=pools(rows).values(),
         budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
+        marked=[(point.label, work.marked) for point in points if (work := point.result.work) and work.marked],
         token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
         boundaries=boundaries(point.result for point in points),
         net_meaning=ExperimentResult.NET_MEANING,
