@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
-from command import REPO, WATTDOCK
+from command import REPO, WATTDOCK, wait_for
 from contract.runner_process import PYTORCH_PYTHON
 from fake_nvml import FakeGpu, FakeProcess, Segment
 from unprivileged import give_to_user, run_as_user
@@ -227,6 +228,20 @@ def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Co
     assert (done.returncode, wattdock.results()[-1]["status"]) == (5, "failed"), done.stderr
     assert "output " in done.stdout
     assert wattdock.left_after() == []
+
+
+def test_an_interrupted_command_goes_on_by_the_line_that_it_ends_with(wattdock: Command) -> None:
+    """The run under way ends first; no run is measured twice."""
+    running = wattdock.start("measure", "--restarts", "2", "--", "sh", "-c", "echo begun; sleep 2", stderr=PIPE)
+    wait_for(running, "begun")
+    wattdock.interrupt()
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130, said
+    again = said.rpartition("to go on: wattdock ")[2].split()
+    assert again == ["run", "--resume", "measure-1"]
+    done = run_as_user([WATTDOCK, *again], env=wattdock.env(), cwd=wattdock.folder, timeout=240)
+    assert (done.returncode, done.stderr.splitlines().count("begun")) == (0, 1), done.stderr
+    assert wattdock.results()[-1]["work"]["count"] == 2
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wattdock: Command) -> None:

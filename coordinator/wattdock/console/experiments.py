@@ -118,8 +118,12 @@ def run_here(
         if done.study_id is None:
             return "nothing was begun"
         # A new study has a name by now, which the command that was typed did not hold.
-        name = [] if resume else ["--resume", without_timestamp(done.study_id)]
-        return f"what was measured is stored; to go on: {typed_again(*name)}"
+        name = without_timestamp(done.study_id)
+        again = typed_again(*([] if resume else ["--resume", name]))
+        if study.experiments[0].section.is_command and not resume:
+            # The study holds the command, and `run` goes on with any study.
+            again = f"wattdock run --resume {named(name, output_dir)}"
+        return f"what was measured is stored; to go on: {again}"
 
     with interruptible(consequence):
         try:
