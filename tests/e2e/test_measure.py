@@ -232,7 +232,7 @@ def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Co
 
 def test_an_interrupted_command_goes_on_by_the_line_that_it_ends_with(wattdock: Command) -> None:
     """The run under way ends first; no run is measured twice."""
-    running = wattdock.start("measure", "--restarts", "2", "--", "sh", "-c", "echo begun; sleep 2", stderr=PIPE)
+    running = wattdock.start("measure", "--restarts", "2", "--", "sh", "-c", "echo beg''un; sleep 2", stderr=PIPE)
     wait_for(running, "begun")
     wattdock.interrupt()
     said = running.communicate(timeout=60)[1]
