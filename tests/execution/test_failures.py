@@ -83,4 +83,4 @@ def test_every_cause_is_met_here_and_has_advice() -> None:
     assert all(len(advice) > 20 for advice in ADVICE.values())
     kinds = (errors.OutOfMemory, errors.CacheTooSmall, errors.WorkerDied, errors.ExchangeFailed)
     sent = {errors.HOST_MEMORY, errors.GPU_MEMORY, errors.HANG, errors.WORKER, *(kind.cause for kind in kinds)}
-    assert {*map(Cause, sent), Cause.RUNNER, Cause.NO_DRIVER, Cause.GPU_LOST} == set(ADVICE)
+    assert {*map(Cause, sent), Cause.RUNNER, Cause.COMMAND, Cause.NO_DRIVER, Cause.GPU_LOST} == set(ADVICE)

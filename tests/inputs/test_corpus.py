@@ -169,7 +169,10 @@ def test_what_is_planned_is_what_engines_report(folders: dict[str, Path], backen
     if not python.exists():
         pytest.skip(f"no environment at {python}")
     plans = {name: planned(name, path, backend) for name, path in folders.items()}
+    if backend == "vllm":
+        # What a plan refuses for its weights no engine is given.
+        plans = {name: plan for name, plan in plans.items() if not MODELS[name].vllm_reads}
     with running(backend, runner_folder, python, program=PROGRAMS[backend], TORCH_COMPILE_DISABLE="1") as runner:
-        reports = {name: reported(runner, path, backend, plans[name]) for name, path in folders.items()}
+        reports = {name: reported(runner, folders[name], backend, plan) for name, plan in plans.items()}
     assert {name: report for name, report in reports.items() if report != plans[name]} == {}
     assert sum(isinstance(report, Facts) for report in reports.values()) >= 60

@@ -89,8 +89,11 @@ def test_a_runner_gets_its_variables_model_and_tmp_and_nothing_of_the_caller(
     assert inside["arguments"][:4] == ["-m", "wattdock_runner", "--backend", "show"]
 
 
-def test_without_the_program_it_is_refused_and_auto_never_takes_it(program: Path, tmp_path: Path) -> None:
+def test_without_the_program_it_is_refused_and_auto_never_takes_it(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of an image is no reason for `auto`."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
     assert choose(tmp_path, launcher="auto").name == "process"
     program.unlink()
     with raises(PreflightError, "neither apptainer nor singularity is on PATH", "--launcher process"):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
     from wattdock.study import SavedRestart, StudyFolder
 
-# Most bytes of a runner's log that are read at once.
+# Bytes of a log's begin, and of its end, that are kept: looking for secrets takes 2 s a megabyte.
 LOG_BYTES = 1_000_000
 # A record, and its folder; None where it is not, or not exactly so, on disk.
 Restart = tuple[RestartRecord, "Path | None"]
@@ -198,7 +198,7 @@ class ExperimentState:
         return [*records[:-1], (dataclasses.replace(last, failure=failure), None)]
 
     def append_log(self, log: Path) -> None:
-        """Add a runner's log, if there is one, to the experiment's, without secrets.
+        """Add a runner's log, if there is one, to the experiment's, without secrets; of a long one begin and end.
 
         Raises:
             OSError: It cannot be read or added.
@@ -207,8 +207,14 @@ class ExperimentState:
             return
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with open_data(log) as added, os.fdopen(open_regular(self.log_path, flags, owned=True), "ab") as gathered:
-            while lines := added.readlines(LOG_BYTES):
-                gathered.write(withheld(b"".join(lines).decode(errors="replace")).encode())
+            left_out = added.seek(0, os.SEEK_END) - 2 * LOG_BYTES
+            added.seek(0)
+            parts = [added.read(LOG_BYTES if left_out > 0 else -1)]
+            if left_out > 0:
+                added.seek(left_out, os.SEEK_CUR)
+                parts += [f"\n(wattdock: {left_out:,} bytes are left out here)\n".encode(), added.read()]
+            for part in parts:
+                gathered.write(withheld(part.decode(errors="replace")).encode())
 
 
 def restore(

@@ -6,7 +6,6 @@ or ["work", at_ns, {unit: amount}], instants by CLOCK_MONOTONIC. A process that 
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 from wattdock.errors import RunnerError
 from wattdock.opening import open_data
 from wattdock.records import passes
+from wattdock.text import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,10 +116,10 @@ class Marks:
                 many = f"more than {MOST_MARKS:,} marks, or {MOST_NAMES} names"
                 raise RunnerError(f"the command makes {many}", "mark larger parts, such as epochs or 100 steps")
             try:
-                if not isinstance(mark := json.loads(line), list):
+                if not isinstance(mark := from_json(line), list):
                     raise TypeError(line)
                 self._mark(process, *mark)
-            except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            except (ValueError, TypeError, AttributeError, IndexError):
                 self.malformed += 1
 
     def _mark(self, process: _Process, kind: object, *rest: Any) -> None:
