@@ -11,8 +11,9 @@ import transformers
 from safetensors.torch import save_file
 from wattdock_sglang import DEFAULTS, SglangBackend
 
+from wattdock_runner import checkpoint
 from wattdock_runner.engine_server import loading
-from wattdock_runner.errors import CacheTooSmall
+from wattdock_runner.errors import CacheTooSmall, InvalidRequest
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refusal
 
@@ -116,6 +117,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         OutOfMemory: The weights or the KV cache do not fit.
     """
     model = read_model(torch, transformers, order, "SGLang as wattdock drives it")
+    if order.random_weights is None and not checkpoint.weight_files(order.model_path):
+        raise InvalidRequest(f"SGLang cannot load {order.model_path}: it has no safetensors of the names that are read")
     with weights_folder(torch, save_file, order, model, report) as folder:
         report("starting the server")
         settings = server_settings(order, folder, model)
