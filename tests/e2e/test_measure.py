@@ -212,7 +212,7 @@ def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> Non
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
 def test_ranks_of_a_training_are_one_run_and_one_that_dies_fails_it(wattdock: Command) -> None:
     """Two ranks on the CPU share each step; spans lie within the run, and joules are null with the reason."""
-    env = {"PYTHONPATH": str(REPO / "spans"), "OMP_NUM_THREADS": "1", "TMPDIR": str(wattdock.home / "tmp")}
+    env = {"PYTHONPATH": str(REPO / "spans"), "OMP_NUM_THREADS": "1"}
     torchrun = [str(PYTORCH_PYTHON), *"-m torch.distributed.run --standalone --nproc-per-node 2".split()]
     sizes = "--global-batch 8 --batch-size 4 --length 32 --epochs 2 --steps 3".split()
     words = ("--unit", "samples", "--within", "epoch", "--", *torchrun)
