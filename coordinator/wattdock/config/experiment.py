@@ -381,6 +381,8 @@ class ExperimentConfig(StrictSettings):
         """The experiment's name in tables."""
         work = self.workload
         if text := self.section.command_text:
-            return self.name or shorten(text, MOST_LABEL, placeholder=" …")
+            # Files by their names alone.
+            words = " ".join(word.rpartition("/")[2] or word for word in text.split())
+            return self.name or shorten(words, MOST_LABEL, placeholder=" …")
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"

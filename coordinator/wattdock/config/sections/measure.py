@@ -97,8 +97,8 @@ class Section(BackendSection):
 
     @property
     def command_text(self) -> str:
-        """The command in one line, files by their names alone."""
-        return " ".join(word if " " in word else word.rpartition("/")[2] or word for word in self.command)
+        """The command in one line."""
+        return " ".join(self.command)
 
     def filled_in(self, gpus: int) -> tuple[list[str], dict[str, str]]:
         """Return the command's words and its variables for a number of GPUs."""
