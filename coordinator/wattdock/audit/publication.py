@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.audit.repeatable import NAME_IMAGE
 from wattdock.errors import WattdockError
-from wattdock.files import expanded
 from wattdock.host import GpuInventory, Machine
 from wattdock.launch.images import find_locked, read_lock
 
@@ -67,7 +65,7 @@ def left_to_do(
 def _left_of_command(config: ExperimentConfig) -> list[str]:
     """Return what keeps others from getting the program that a command runs."""
     section: Any = config.section
-    commit, is_changed = Machine.checkout(expanded(section.folder or Path()).absolute())
+    commit, is_changed = Machine.checkout(section.working_folder)
     lines = [] if "@sha256:" in (config.container.image or "") else [f"software: {NAME_IMAGE}"]
     if commit is None or is_changed:
         lines.append("command: its files are of no commit, or have changes; commit them, and run in that checkout")

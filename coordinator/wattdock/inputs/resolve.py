@@ -10,12 +10,10 @@ import functools
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
-from wattdock.files import expanded
 from wattdock.host import Machine
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.locate import Location, locate
@@ -35,6 +33,7 @@ from wattdock.opening import open_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from wattdock.config import ExperimentConfig
 
@@ -109,7 +108,7 @@ def resolve_model(
 def _command(config: ExperimentConfig) -> ModelFolder:
     """Return, in a model's place, what pins a command: the files that its words name, and its folder's commit."""
     section: Any = config.section
-    folder, files = expanded(section.folder or Path()).absolute(), {}
+    folder, files = section.working_folder, {}
     for word in dict.fromkeys(section.command):
         if (path := folder / word).is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
             with suppress(OSError), open_data(path) as stream:

@@ -7,11 +7,9 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
-from wattdock.files import expanded
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
 from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts, memory_fit
@@ -26,6 +24,7 @@ from wattdock_proto.asking import VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from wattdock.config import ExperimentConfig, Study
     from wattdock.host import Gpu
@@ -171,7 +170,7 @@ class ExecutionPlan:
         return replace(
             self.runner(log, held, alive_lock=alive_lock),
             command=tuple(words),
-            folder=expanded(section.folder or Path()).absolute(),
+            folder=section.working_folder,
             writable=writable,
             variables=variables | {SPANS_FOLDER: str(writable)},
         )
@@ -243,7 +242,7 @@ def _require_program(config: ExperimentConfig) -> None:
         ConfigError: One of them is not.
     """
     section: Any = config.section
-    folder, (program, *_) = expanded(section.folder or Path()).absolute(), section.filled_in(1)[0]
+    folder, (program, *_) = section.working_folder, section.filled_in(1)[0]
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", "measure.folder is where the command runs")
     if not config.container.image and not shutil.which(program) and not (folder / program).is_file():

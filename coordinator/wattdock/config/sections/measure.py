@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from wattdock.config.lengths import StrictSettings
 from wattdock.config.sections import BackendSection
+from wattdock.files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +95,11 @@ class Section(BackendSection):
     def unit(self) -> str:
         """What its work is counted in, in the plural."""
         return self.work.unit
+
+    @property
+    def working_folder(self) -> Path:
+        """Where it runs, as an absolute path."""
+        return expanded(self.folder or Path()).absolute()
 
     @property
     def command_text(self) -> str:
