@@ -68,8 +68,9 @@ def test_intervals_of_both_levels_hold_as_often_as_they_say() -> None:
 
 
 def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> None:
-    """Another batch size, GPU model or window, an unfinished result and a second run on the same board are not."""
+    """Another batch size, number of GPUs, GPU model or window, an unfinished result and a board twice are not."""
     first = on("GPU-a", [1.0, 1.1])
+    assert pools([first, on("GPU-b", [1.0, 1.1], **{"environment.gpu_uuids": ["GPU-b", "GPU-c"]})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"config.workload.batch_size": 99})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"environment.gpu_names": ["another"]})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], status="failed")]) == {}

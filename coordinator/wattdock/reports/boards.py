@@ -145,7 +145,9 @@ def _key(result: ExperimentResult) -> Key:
     named = ((name, text) for name, text in result.conditions.items() if name in EQUAL or name.startswith("setting: "))
     windows = result.energy.windows if result.energy else None
     window = ("window", windows.headline if windows else "")
-    return (window, *((name, text) for name, text in named if name.split(".")[0] != "setting: gpus"))
+    # Which GPUs is the board; how many is not.
+    count = ("GPUs", str(len(_boards(result))))
+    return (window, count, *((name, text) for name, text in named if name.split(".")[0] != "setting: gpus"))
 
 
 def _boards(result: ExperimentResult) -> Sequence[str]:
