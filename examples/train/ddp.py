@@ -7,9 +7,9 @@
 The model has random weights, of the configuration that `--model` names; without a tokenizer beside it, tokens are
 bytes. Loss falls on real text, by default this file; `--check-loss 0.8` exits with 1 unless it falls to 80 %.
 
-Marked are "load", "epoch", "step", "checkpoint" and, with DDP over gloo, "communication": there the host reduces one
-bucket after the other, and computes nothing meanwhile. NCCL and FSDP communicate beside computation, and the host sees
-neither begin nor end, so that this is not marked. A marked span ends when its work on the GPU has ended.
+Marked are "load", "warm-up", "epoch", "step", "checkpoint" and, with DDP over gloo, "communication": there the host
+reduces one bucket after the other, and computes nothing meanwhile. NCCL and FSDP communicate beside computation, and
+the host sees neither begin nor end, so that this is not marked. A marked span ends when its work on the GPU has ended.
 
 Needs: torch 2.6, transformers, wattdock-spans.
 """
@@ -68,6 +68,7 @@ def parse() -> argparse.Namespace:
     add("--length", type=int, default=128, help="tokens of a sample")
     add("--epochs", type=int, default=4)
     add("--steps", type=int, help="of an epoch (default: the whole text)")
+    add("--warm-up", type=int, default=0, metavar="STEPS", help="steps before the first epoch, which are not counted")
     add("--learning-rate", type=float, default=3e-3)
     add("--seed", type=int, default=1)
     add("--checkpoint-to", type=Path, help="folder for the state after each epoch; the newest there is resumed")
@@ -158,10 +159,12 @@ def forward_passes(options: argparse.Namespace) -> int:
     return int(passes)
 
 
-def epoch_steps(samples: torch.Tensor, options: argparse.Namespace, epoch: int) -> Iterator[list[torch.Tensor]]:
+def epoch_steps(
+    samples: torch.Tensor, options: argparse.Namespace, epoch: int, steps: int | None
+) -> Iterator[list[torch.Tensor]]:
     """Yield each step's batches of this rank; all ranks' together are the same however many ranks there are."""
     size = forward_passes(options) * options.batch_size * dist.get_world_size()
-    steps = options.steps or max(1, len(samples) // size)
+    steps = steps or max(1, len(samples) // size)
     generator = torch.Generator().manual_seed(options.seed + epoch)
     rounds = math.ceil(steps * size / len(samples))
     order = torch.cat([torch.randperm(len(samples), generator=generator) for _ in range(rounds)])
@@ -232,9 +235,14 @@ def train(options: argparse.Namespace) -> str | None:
             progress = resume(options.checkpoint_to, model, optimizer)
     dtype = torch.float32 if options.fsdp else getattr(torch, options.dtype)
     loss = progress["first_loss"]
+    if options.warm_up:
+        with marked("warm-up"):
+            for batches in epoch_steps(samples, options, -1, options.warm_up):
+                loss = train_step(model, optimizer, batches, dtype)
+                progress["first_loss"] = progress["first_loss"] or loss
     for epoch in range(int(progress["epochs"]), options.epochs):
         with marked("epoch"):
-            for number, batches in enumerate(epoch_steps(samples, options, epoch), start=1):
+            for number, batches in enumerate(epoch_steps(samples, options, epoch, options.steps), start=1):
                 with marked("step"):
                     loss = train_step(model, optimizer, batches, dtype)
                 count = sum(len(batch) for batch in batches)

@@ -61,8 +61,9 @@ def test_training_that_fails_says_so_in_one_line(tmp_path: Path) -> None:
     ]
     model = write_config(tmp_path / "model")
     write_tokenizer(model)
-    flat = run(tmp_path / "flat", "--model", model, "--epochs", 1, "--batch-size", 8, "--check-loss", 0.01)
-    assert flat.code == 1
+    sums = ("--check-loss", 0.01, "--warm-up", 1)
+    flat = run(tmp_path / "flat", "--model", model, "--epochs", 1, "--batch-size", 8, *sums)
+    assert (flat.code, flat.work("samples"), len(flat.spans(0, "warm-up"))) == (1, STEPS * SAMPLES, 1)
     assert flat.errors[-1].startswith("the loss fell from ")
     assert flat.losses[0] == pytest.approx(6.2, abs=0.3)
     odd = run(tmp_path / "odd", "--batch-size", 3)
