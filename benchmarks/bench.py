@@ -106,7 +106,7 @@ class Bench:
             # Engines whose threads wait for each other on busy cores measure the neighbours; one thread leaves room.
             os.environ["OMP_NUM_THREADS"] = "1"
         command = " ".join(["python", "benchmarks/bench.py", *options.words])
-        revision = os.environ.get("WATTDOCK_REVISION") or Machine.here().revision or "unknown"
+        revision = os.environ.get("WATTDOCK_REVISION") or Machine.checkout().revision or "unknown"
         self.figures = Figures(command, revision, machine(self._gpu))
         if options.only is None and self._gpu is None:
             self.figures.notes.append(LEFT_OUT_ON_CPU)

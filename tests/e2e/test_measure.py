@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 from subprocess import PIPE
@@ -190,6 +191,27 @@ def test_whatever_a_command_does_is_a_row_with_its_cause_and_nothing_is_left_run
     assert result["status"] == ("failed" if code else "ok")
     assert "Traceback" not in done.stderr
     assert wattdock.left_after() == []
+
+
+def test_a_command_is_of_a_commit_only_where_its_checkout_has_no_new_file(wattdock: Command) -> None:
+    """A script that git does not know is named; what git ignores and what wattdock itself wrote count for nothing."""
+    folder = wattdock.folder
+    (folder / "out").mkdir()
+    for name, text in {"train.py": "open('out/weights', 'w')", ".gitignore": "out/"}.items():
+        (folder / name).write_text(text)
+    give_to_user(folder / "out")
+    git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *words], check=True)
+    (folder / "new.py").touch()
+    for name, status, changes in (("new.py", "fail", "-dirty (new.py);"), ("train.py", "pass", ";")):
+        if status == "pass":
+            (folder / "new.py").unlink()
+        checks = measured(wattdock, "--", sys.executable, name, env={})["audit"]["checks"]
+        [check] = [check for check in checks if check["name"] == "command"]
+        assert (check["status"], check["figure"][40:].partition(" /")[0]) == (status, changes)
+        assert f"; {name} " in check["figure"]
+    assert (folder / "out/weights").exists()
 
 
 def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.audit.repeatable import NAME_IMAGE
+from wattdock.audit.repeatable import COMMIT_IT, NAME_IMAGE
 from wattdock.errors import WattdockError
 from wattdock.host import GpuInventory, Machine
 from wattdock.launch.images import find_locked, read_lock
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ def left_to_do(
     """Return what a person has to do before these experiments' figures can be publishable, a line each.
 
     Args:
-        revision: As `Machine.revision`.
+        revision: Of wattdock's own `Machine.checkout`.
         on_nodes: Whether a cluster's nodes measure, whose GPUs only a task sees.
 
     Returns:
@@ -65,8 +66,9 @@ def left_to_do(
 def _left_of_command(config: ExperimentConfig) -> list[str]:
     """Return what keeps others from getting the program that a command runs."""
     section: Any = config.section
-    commit, is_changed = Machine.checkout(section.working_folder)
+    checkout = Machine.checkout(section.working_folder)
     lines = [] if "@sha256:" in (config.container.image or "") else [f"software: {NAME_IMAGE}"]
-    if commit is None or is_changed:
-        lines.append("command: its files are of no commit, or have changes; commit them, and run in that checkout")
+    if checkout.commit is None or checkout.changes:
+        wrong = f"not of the commit: {listed(checkout.changes)}" if checkout.commit else "its files are of no commit"
+        lines.append(f"command: {wrong}; {COMMIT_IT}")
     return lines

@@ -11,6 +11,7 @@ HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engi
 # What a kind of provenance does not hold.
 IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
 LOCK_LACKS = "a lock does not hold the system's libraries and tools; driver, kernel, Python's build are in the result"
+COMMIT_IT = "commit what the command runs, and run it in that checkout; name what it writes in .gitignore"
 NAME_IMAGE = "name an image by its digest: --image NAME@sha256:…"
 
 CHECKS = Checklist[AuditInput]()
@@ -37,17 +38,17 @@ def weights_pinned(inputs: AuditInput) -> Outcome | None:
     question="repeat",
     threshold="files of a commit without changes",
     source="the checkout that the command runs in, and hashes of the files that its words name",
-    remedy="commit what the command runs, and run it in that checkout",
+    remedy=COMMIT_IT,
 )
 def command_pinned(inputs: AuditInput) -> Outcome | None:
     """Whether anybody can get the program that a command ran."""
     if not inputs.config.section.is_command:
         return None
-    commit, files = inputs.environment.model.revision, inputs.environment.model.files
-    hashed = "".join(f"; {name} {digest}" for name, digest in files.items())
+    model = inputs.environment.model
+    commit, hashed = model.revision, "".join(f"; {name} {digest}" for name, digest in model.files.items())
     if commit is None:
         return Outcome("fail", f"of no commit{hashed}")
-    return Outcome(verdict(failed=commit.endswith("-dirty")), f"{commit}{hashed}")
+    return Outcome(verdict(failed="-dirty" in commit), f"{commit}{hashed}")
 
 
 @CHECKS.check(

@@ -217,7 +217,7 @@ def study_to_run(
 
         laid = ", ".join(f"{name}={value}" for name, value in study.experiments[0].publication.items())
         say(f"for publication, where the study sets nothing else: {laid}", err=True)
-        left, warned = left_to_do(study.experiments, Machine.here().revision, on_nodes=on_nodes)
+        left, warned = left_to_do(study.experiments, Machine.checkout().revision, on_nodes=on_nodes)
         for line in left or ("nothing that can be told before the run",):
             say(f"left to do: {line}", err=True)
         for line in warned:

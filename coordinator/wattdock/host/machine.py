@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from wattdock.files import JOURNAL, STUDIES
 from wattdock.host.processes import child_environment
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -16,6 +17,25 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 10
 CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
 UNTRACKED = "?? "
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Files of a commit, and which of them are not as there.
+
+    Attributes:
+        commit: None outside of a checkout, or where git does not answer.
+        changes: Files that were changed, deleted or added since, and folders of nothing but new files, which end with
+            "/"; files that git ignores are none, nor are results that wattdock wrote.
+    """
+
+    commit: str | None = None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def revision(self) -> str | None:
+        """The commit, "-dirty" behind it where files differ."""
+        return self.commit and self.commit + ("-dirty" if self.changes else "")
 
 
 @dataclass(frozen=True)
@@ -34,30 +54,27 @@ class Machine:
     wattdock_commit: str | None = None
     wattdock_dirty: bool | None = None
 
-    @property
-    def revision(self) -> str | None:
-        """The commit of wattdock's checkout, "-dirty" behind it where its files differ from that commit."""
-        return self.wattdock_commit and self.wattdock_commit + ("-dirty" if self.wattdock_dirty else "")
-
     @classmethod
     def here(cls) -> Machine:
         """Return a description of this machine."""
-        commit, is_dirty = checkout()
+        own = checkout(CHECKOUT, CODE_FOLDERS)
         lines = CPUINFO.read_text().splitlines() if os.access(CPUINFO, os.R_OK) else []
         return cls(
             cpu_model=next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None),
             cpu_count=len(os.sched_getaffinity(0)),
             memory_total_bytes=cls.total_memory_bytes(),
             kernel=f"{platform.system()} {platform.release()}",
-            wattdock_commit=commit,
-            wattdock_dirty=is_dirty,
+            wattdock_commit=own.commit,
+            wattdock_dirty=bool(own.changes) if own.commit else None,
         )
 
     @staticmethod
-    def checkout(folder: Path) -> tuple[str | None, bool | None]:
-        """Return the commit of the checkout that a folder lies in, and whether it has changes; None outside of one."""
-        root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
-        return checkout(root) if root else (None, None)
+    def checkout(folder: Path | None = None) -> Checkout:
+        """Return the checkout that a folder lies in, in which every new file counts; None is wattdock's own."""
+        if folder is None:
+            # Studies, reports and bundles that are kept beside wattdock's code change nothing that measures.
+            return checkout(CHECKOUT, CODE_FOLDERS)
+        return checkout(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
 
     @staticmethod
     def total_memory_bytes() -> int | None:
@@ -67,29 +84,29 @@ class Machine:
 
 
 @cache
-def checkout(folder: Path = CHECKOUT) -> tuple[str | None, bool | None]:
-    """Return the commit of a checkout, and whether its code differs from the commit's; both None without git.
+def checkout(root: Path, code: tuple[str, ...] = ("",)) -> Checkout:
+    """Return the checkout whose root a folder is; of no commit where the folder is none, or without git.
 
-    Changed files count wherever they lie, new files in `CODE_FOLDERS` only: studies, reports and bundles that are
-    kept in the checkout change nothing that measures.
+    Args:
+        code: Beginnings of the names of new files that count; changed files count wherever they lie.
     """
-    if not (folder / ".git").exists():
-        return None, None
+    if not (root / ".git").exists():
+        return Checkout()
     # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named. Its settings
     # are not to start programs.
-    ask = ["git", "-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-    ask += ["-C", str(folder)]
+    ask = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    ask += ["-C", str(root)]
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
-        # Entries end with a null byte, and none is quoted.
-        status = _answer([*ask, "--no-optional-locks", "status", "--porcelain", "-z", "--ignore-submodules"])
-        entries = filter(None, status.split("\0"))
-        return commit.strip(), any(
-            not entry.startswith(UNTRACKED) or entry.removeprefix(UNTRACKED).startswith(CODE_FOLDERS)
-            for entry in entries
-        )
+        # Entries, two letters and a name, end with a null byte, and none is quoted.
+        how = ["--porcelain", "-z", "--ignore-submodules", "--no-renames"]
+        entries = _answer([*ask, "--no-optional-locks", "status", *how]).split("\0")[:-1]
     except (OSError, subprocess.SubprocessError):
-        return None, None
+        return Checkout()
+    changed = [entry[3:] for entry in entries if not entry.startswith(UNTRACKED)]
+    new = [entry[3:] for entry in entries if entry.startswith(UNTRACKED) and entry[3:].startswith(code)]
+    results = f"{STUDIES}/*/{JOURNAL}"
+    return Checkout(commit.strip(), (*changed, *(name for name in new if not any((root / name).glob(results)))))
 
 
 def _answer(words: list[str]) -> str:

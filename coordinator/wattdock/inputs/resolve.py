@@ -30,6 +30,7 @@ from wattdock.inputs.served import ServedModels
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 from wattdock.inputs.weights import stored_weights
 from wattdock.opening import open_data
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,8 +114,9 @@ def _command(config: ExperimentConfig) -> ModelFolder:
         if (path := folder / word).is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
             with suppress(OSError), open_data(path) as stream:
                 files[word] = hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]
-    commit, is_changed = Machine.checkout(folder)
-    revision = commit and commit + ("-dirty" if is_changed else "")
+    checkout = Machine.checkout(folder)
+    changed = f" ({listed(checkout.changes)})" if checkout.changes else ""
+    revision = checkout.revision and checkout.revision + changed
     return ModelFolder(folder, "none", ModelSpec.NONE, revision, False, False, files=files)
 
 

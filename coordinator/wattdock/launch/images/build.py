@@ -101,7 +101,7 @@ def build_labels(base: str, image: Image) -> list[str]:
     # An empty label is written too: an image inherits the labels of its base.
     labels = {BASE_NAME_LABEL: base, BASE_DIGEST_LABEL: base_digest}
     # A tag may move while the image is built; a digest does not.
-    arguments = {"BASE": image.digest or base, "REVISION": Machine.here().revision or "unknown"}
+    arguments = {"BASE": image.digest or base, "REVISION": Machine.checkout().revision or "unknown"}
     return [
         *(word for label, value in labels.items() for word in ("--label", f"{label}={value}")),
         *(word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")),
