@@ -112,7 +112,7 @@ def main() -> None:
         scratch = Path(folder)
         rows = [*bench_launch(image, scratch), *bench_throughput(scratch)]
     engine = image.engine
-    sources = f"wattdock {__version__} at revision {Machine.here().revision}"
+    sources = f"wattdock {__version__} at revision {Machine.checkout().revision}"
     machine = f"{os.cpu_count()} CPUs, docker {engine.version}, the PyTorch CPU image"
     where = f"`make bench` with {sources} on {datetime.now(UTC):%Y-%m-%d}: {machine}, a tiny model, no GPU."
     figures = table(("what", "median", "range"), [each[:3] for each in rows])

@@ -40,7 +40,7 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
     repeats = measured.config.repeats
     first = repeats.restarts if repeats.until else None
-    whole = measured.config.section.is_command and summary.headline == "drained"
+    whole = measured.config.command is not None and summary.headline == "drained"
     runs = list(restarts.values())
     found = budget(runs, boards=len(measured.used), first=first, whole=whole) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})

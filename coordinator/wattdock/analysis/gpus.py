@@ -209,7 +209,7 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
         near = [
             [size for list_ns, size in _runner_lists(restart, uuid) if from_ns <= list_ns <= to_ns]
             for run_pass in restart.passes
-            for from_ns, to_ns in _near(run_pass.span, is_command=measured.config.section.is_command)
+            for from_ns, to_ns in _near(run_pass.span, is_command=measured.config.command is not None)
         ]
         unlisted_ends.append(near.count([]))
         for run_pass, begin, end in zip(restart.passes, near[::2], near[1::2], strict=True):

@@ -89,7 +89,7 @@ def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tupl
     powers.
     """
     powers: dict[tuple[int, str], list[IdleBaseline]] = {}
-    state = "empty" if measured.config.section.is_command else "loaded"
+    state = "empty" if measured.config.command else "loaded"
     for baseline in baselines:
         if baseline.state == state and baseline.mean_power_w is not None:
             powers.setdefault((baseline.restart, baseline.gpu_uuid), []).append(baseline)

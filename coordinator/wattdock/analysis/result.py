@@ -239,7 +239,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         performance=speed,
         work=work(measured, headline) if measured.passes else None,
         goodput=goodput(measured, energy.windows),
-        compute=None if config.section.is_command else compute(measured, environment, energy),
+        compute=None if config.command else compute(measured, environment, energy),
         budget=found,
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),

@@ -9,7 +9,7 @@ from operator import add, mul
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattdock.config import RepeatsSpec
+from wattdock.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ RATIOS = {
 }
 CONFIDENCE = 0.95
 # Fewest restarts with an interval.
-LEAST_RESTARTS = RepeatsSpec.LEAST_FOR_INTERVAL
+LEAST_RESTARTS = ExperimentConfig().repeats.LEAST_FOR_INTERVAL
 # Standard deviation of a figure between sessions, as a share: 0.06 % per °C of the GPU, and rooms 5 °C apart.
 BETWEEN_SESSIONS = 0.003
 # Student's t at 97.5 % for 1 to 9 degrees of freedom. Source: scipy.special.stdtrit, of which these are the values.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -125,14 +125,14 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
 
 def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     """From the begin of the first span that counts to the end of the last, as a command marked them."""
-    section: Any = config.section
-    found = [part for part in run_pass.marked if part.name == section.work.within]
+    within = config.command.work.within if config.command else None
+    found = [part for part in run_pass.marked if part.name == within]
     spans = [span for part in found for span in part.spans]
     if found and not spans:
-        raise NoWindowError(f"{section.work.within!r} was marked in more places than are told apart; mark larger parts")
+        raise NoWindowError(f"{within!r} was marked in more places than are told apart; mark larger parts")
     if not spans:
         names = ", ".join(part.name for part in run_pass.marked) or "nothing"
-        raise NoWindowError(f"no span {section.work.within!r} was marked, but {names}")
+        raise NoWindowError(f"no span {within!r} was marked, but {names}")
     return spans[0][0], spans[-1][1]
 
 
@@ -181,8 +181,9 @@ OF_COMMANDS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]
 
 def windows(measured: Measured) -> WindowSummary:
     """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
-    section: Any = measured.config.section
-    names = list(OF_COMMANDS)[: 1 + bool(section.work.within)] if section.is_command else list(WINDOWS)
+    names, command = list(WINDOWS), measured.config.command
+    if command:
+        names = list(OF_COMMANDS)[: 1 + bool(command.work.within)]
     figures = [_figure(measured, name, *of_pass) for name in names for of_pass in measured.passes]
     per_token = dict[str, float | None]()
     for name in names:
@@ -197,8 +198,8 @@ def windows(measured: Measured) -> WindowSummary:
     # Whole passes of rounds are steady without a lead-in, too.
     cut = measured.config.warmup.profile == "lead-in" or not measured.config.workload.has_rounds
     headline: WindowName = "steady_state" if cut and steady else "drained"
-    if section.is_command:
-        headline = "marked" if "marked" in names else "drained"
+    if command:
+        headline = "marked" if command.work.within else "drained"
     return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
 
 

@@ -149,7 +149,7 @@ def as_set(inputs: AuditInput) -> Outcome | None:
 @CHECKS.check("possible speed", question="wrong", threshold=f"each at most {MAX_PEAK_SHARE:.0%} of its peak")
 def possible_speed(inputs: AuditInput) -> Outcome | None:
     """Whether the speed is possible: no workload uses nearly all arithmetic, or nearly all bandwidth."""
-    if not inputs.environment.gpu_count or inputs.config.section.is_command:
+    if not inputs.environment.gpu_count or inputs.config.command:
         return None
     if (compute := inputs.result.compute) is None:
         return Outcome("unknown", "not computed")

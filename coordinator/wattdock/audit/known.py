@@ -20,7 +20,7 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if (summary := inputs.energy.windows) is None:
         return Outcome("unknown", "no pass")
     figures = summary.of_headline()
-    if inputs.config.section.is_command:
+    if inputs.config.command:
         reason = next((figure.reason for figure in figures if figure.start_ns is None), None)
         of = "whole runs" if summary.headline == "drained" else "from the first marked span that counts to the last"
         return Outcome(verdict(failed=reason is not None), reason or of)

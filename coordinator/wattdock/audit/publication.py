@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.audit.repeatable import COMMIT_IT, NAME_IMAGE
 from wattdock.errors import WattdockError
@@ -13,7 +13,7 @@ from wattdock.text import listed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config import ExperimentConfig
+    from wattdock.config import CommandSection, ExperimentConfig
 
 
 def left_to_do(
@@ -36,15 +36,15 @@ def left_to_do(
     for config in experiments:
         loose = config.looser_than_published().values()
         lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
-        if config.section.is_command:
-            lines += _left_of_command(config)
+        if config.command:
+            lines += _left_of_command(config.command, config.container.image or "")
         if shape := config.model.shape:
             lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
         elif folder := config.model.path:
             lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
     if not on_nodes and (reason := GpuInventory.here().reason):
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
-    experiments = [config for config in experiments if not config.section.is_command]
+    experiments = [config for config in experiments if not config.command]
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
     lock, started = read_lock(), [config for config in experiments if not config.section.server_url]
@@ -63,11 +63,10 @@ def left_to_do(
     return list(dict.fromkeys(lines)), warned
 
 
-def _left_of_command(config: ExperimentConfig) -> list[str]:
+def _left_of_command(command: CommandSection, image: str) -> list[str]:
     """Return what keeps others from getting the program that a command runs."""
-    section: Any = config.section
-    checkout = Machine.checkout(section.working_folder)
-    lines = [] if "@sha256:" in (config.container.image or "") else [f"software: {NAME_IMAGE}"]
+    checkout = Machine.checkout(command.working_folder)
+    lines = [] if "@sha256:" in image else [f"software: {NAME_IMAGE}"]
     if checkout.commit is None or checkout.changes:
         wrong = f"not of the commit: {listed(checkout.changes)}" if checkout.commit else "its files are of no commit"
         lines.append(f"command: {wrong}; {COMMIT_IT}")

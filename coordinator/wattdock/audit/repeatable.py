@@ -25,7 +25,7 @@ CHECKS = Checklist[AuditInput]()
 )
 def weights_pinned(inputs: AuditInput) -> Outcome | None:
     """Whether the weights were a trained model's, and anybody can get the same."""
-    if inputs.config.section.is_command:
+    if inputs.config.command:
         return None
     model = inputs.environment.model
     pinned = model.weights.startswith("real") and model.revision is not None
@@ -42,7 +42,7 @@ def weights_pinned(inputs: AuditInput) -> Outcome | None:
 )
 def command_pinned(inputs: AuditInput) -> Outcome | None:
     """Whether anybody can get the program that a command ran."""
-    if not inputs.config.section.is_command:
+    if not inputs.config.command:
         return None
     model = inputs.environment.model
     commit, hashed = model.revision, "".join(f"; {name} {digest}" for name, digest in model.files.items())
@@ -72,7 +72,7 @@ def software_pinned(inputs: AuditInput) -> Outcome:
             remedy = "commit wattdock's files, and run from a clone"
             return Outcome("fail", f"{lock}; wattdock is of no commit, or has changes", remedy=remedy)
         return Outcome("pass", f"{lock}, wattdock {commit[:12]}; {LOCK_LACKS}")
-    is_command = inputs.config.section.is_command
+    is_command = inputs.config.command is not None
     if inside is None:
         return Outcome("fail", "not locked: a plain process", remedy=NAME_IMAGE if is_command else None)
     # The image of a command is whatever its user names.

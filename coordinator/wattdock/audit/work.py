@@ -37,7 +37,7 @@ def completion(inputs: AuditInput) -> Outcome:
 @CHECKS.check("token counts", question="wrong", source="all counts of each pass's tokens; instants of its last work")
 def token_counts(inputs: AuditInput) -> Outcome | None:
     """Whether all counts of a pass's tokens agree, and all of its work lies inside its span."""
-    if inputs.config.section.is_command:
+    if inputs.config.command:
         return None
     passes, procedure = inputs.energy.passes, inputs.procedure
     wrong = [*procedure.token_disagreements, *procedure.undrained]
@@ -54,7 +54,7 @@ def token_counts(inputs: AuditInput) -> Outcome | None:
 )
 def work_as_declared(inputs: AuditInput) -> Outcome | None:
     """Whether the engine was given what was declared, and gave the answers that were declared."""
-    if inputs.config.section.is_command:
+    if inputs.config.command:
         return None
     if not (passes := inputs.procedure.mix):
         return Outcome("unknown", "no pass")
@@ -93,7 +93,7 @@ def same_work(inputs: AuditInput) -> Outcome | None:
     """Whether a command did the same work in every run: nothing else declares it."""
     work = inputs.result.work
     windows = inputs.energy.windows
-    if not inputs.config.section.is_command or work is None or windows is None:
+    if not inputs.config.command or work is None or windows is None:
         return None
     counts = [figure.output_tokens or 0 for figure in windows.of_headline()]
     wrong = {
@@ -133,7 +133,7 @@ def cached_prompts(inputs: AuditInput) -> Outcome | None:
 
     Prompts that repeat are harmless where the engine says that no cache served them.
     """
-    if inputs.config.section.is_command:
+    if inputs.config.command:
         return None
     # An engine that calls the setting otherwise has its cached tokens fail.
     declared = inputs.config.section.caches_prefixes

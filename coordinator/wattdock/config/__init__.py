@@ -8,17 +8,17 @@ Must not know: this machine, models' files, runners.
 from wattdock.config.expand import Study
 from wattdock.config.experiment import ContainerSpec, ExperimentConfig, ModelSpec
 from wattdock.config.load import load_study
-from wattdock.config.procedure import RepeatsSpec
 from wattdock.config.sections import EngineMemory, Split
+from wattdock.config.sections.measure import Section as CommandSection
 from wattdock.config.workload import WorkloadSpec
 from wattdock.config.yaml_lines import parse_yaml
 
 __all__ = [
+    "CommandSection",
     "ContainerSpec",
     "EngineMemory",
     "ExperimentConfig",
     "ModelSpec",
-    "RepeatsSpec",
     "Split",
     "Study",
     "WorkloadSpec",

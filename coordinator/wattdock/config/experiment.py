@@ -26,6 +26,7 @@ from pydantic import (
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.procedure import IdleSpec, RepeatsSpec, WarmUpSpec
 from wattdock.config.sections import BackendSection, section_class
+from wattdock.config.sections.measure import Section as CommandSection
 from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
@@ -222,6 +223,11 @@ class ExperimentConfig(StrictSettings):
         """The settings of this experiment's backend."""
         return self._section
 
+    @property
+    def command(self) -> CommandSection | None:
+        """The command of the user's own that stands in an engine's place; None for an engine."""
+        return self._section if isinstance(self._section, CommandSection) else None
+
     @cached_property
     def draft(self) -> ModelSpec | None:
         """The draft model of speculative decoding; None without one."""
@@ -265,7 +271,7 @@ class ExperimentConfig(StrictSettings):
                 )
             config._section.require_servable(config.workload)
         prompts, section = config.prompts, config._section
-        if section.is_command:
+        if config.command:
             config._require_nothing_of_an_engine()
         if config.model.id == SERVED_MODEL and not section.server_url:
             raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
@@ -322,7 +328,7 @@ class ExperimentConfig(StrictSettings):
     @property
     def publication(self) -> dict[str, Any]:
         """What publication needs at least, by setting."""
-        names = self.PUBLICATION_OF_COMMANDS if self.section.is_command else tuple(self.PUBLICATION)
+        names = self.PUBLICATION_OF_COMMANDS if self.command else tuple(self.PUBLICATION)
         return {name: self.PUBLICATION[name] for name in names}
 
     def looser_than_published(self) -> dict[str, str]:
@@ -344,7 +350,7 @@ class ExperimentConfig(StrictSettings):
     @property
     def unit(self) -> str:
         """What its work is counted in, in the plural."""
-        return self.section.unit
+        return self.command.work.unit if self.command else "output tokens"
 
     @property
     def min_free_bytes(self) -> float:
@@ -380,9 +386,9 @@ class ExperimentConfig(StrictSettings):
     def label(self) -> str:
         """The experiment's name in tables."""
         work = self.workload
-        if text := self.section.command_text:
+        if self.command:
             # Files by their names alone.
-            words = " ".join(word.rpartition("/")[2] or word for word in text.split())
+            words = " ".join(word.rpartition("/")[2] or word for word in self.command.text.split())
             return self.name or shorten(words, MOST_LABEL, placeholder=" …")
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"

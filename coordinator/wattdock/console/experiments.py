@@ -120,7 +120,7 @@ def run_here(
         # A new study has a name by now, which the command that was typed did not hold.
         name = without_timestamp(done.study_id)
         again = typed_again(*([] if resume else ["--resume", name]))
-        if study.experiments[0].section.is_command and not resume:
+        if study.experiments[0].command and not resume:
             # The study holds the command, and `run` goes on with any study.
             again = f"wattdock run --resume {named(name, output_dir)}"
         return f"what was measured is stored; to go on: {again}"

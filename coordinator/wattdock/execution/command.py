@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -151,9 +151,10 @@ class _Watch:
     """Reads what a command marks and prints while it runs."""
 
     def __init__(self, folder: Path, recording: Recording, log: Path) -> None:
-        section: Any = recording.config.section
-        self.marks, self.stage, self._work, self.unit = Marks(folder), recording.stage, section.work, section.unit
-        self._step = None if section.step_regex is None else re.compile(section.step_regex)
+        command = recording.config.command
+        assert command is not None
+        self.marks, self.stage, self._work, self.unit = Marks(folder), recording.stage, command.work, command.work.unit
+        self._step = None if command.step_regex is None else re.compile(command.step_regex)
         self._log, self._line = log, ""
         log.touch()
         with open_data(log) as file:
@@ -164,7 +165,7 @@ class _Watch:
     @property
     def done(self) -> int:
         """Work of the unit that counts, so far."""
-        return 1 if self._work.counts_runs else self.marks.units().get(self._work.unit, 0)
+        return 1 if self._work.counts_runs else self.marks.units().get(self.unit, 0)
 
     def look(self, now_ns: int) -> Iterator[str]:
         """Read marks, and yield what was printed since the last time, in parts.
@@ -197,11 +198,11 @@ class _Watch:
         """
         # The last line may have no end.
         self._count_steps([self._line] if self._line else [], span.end_ns)
-        units, series = self.marks.units(), self.marks.series(self._work.unit)
-        if self._work.unit not in units:
+        units, series = self.marks.units(), self.marks.series(self.unit)
+        if self.unit not in units:
             # Only its whole amount is known, if any.
-            units[self._work.unit] = 1 if self._work.counts_runs else self._work.count or 0
-            series = passes.TokenSeries(np.array([span.end_ns]), np.array([units[self._work.unit]]))
+            units[self.unit] = 1 if self._work.counts_runs else self._work.count or 0
+            series = passes.TokenSeries(np.array([span.end_ns]), np.array([units[self.unit]]))
         if self.marks.latest_ns and not launch_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
             raise RunnerError(
                 "the command's marks lie outside its run", "it must read this host's CLOCK_MONOTONIC (time.monotonic)"
@@ -210,12 +211,12 @@ class _Watch:
             span,
             (),
             series,
-            units[self._work.unit],
+            units[self.unit],
             None,
             None,
             0,
             units=units,
             marked=self.marks.marked(),
             malformed_marks=self.marks.malformed,
-            repeated_ranks=self.marks.repeated(self._work.unit),
+            repeated_ranks=self.marks.repeated(self.unit),
         )

@@ -129,8 +129,17 @@ def ready_runner(
         # The GPUs of a server that runs already are not empty.
         if gpu_uuids and not plan.server:
             _meter_idle(startup, "idle-empty", EMPTY_S, clock=clock, check=check)
-        if plan.config.section.is_command:
-            yield _command(launcher, plan, model, startup, context=context, meter=meter, log=log, check=check)
+        has_node = bool(plan.job and plan.job.alone_with)
+        loaded = partial(
+            LoadedRunner, meter=meter, check=check, model=model, gpu_uuids=gpu_uuids, context=context, has_node=has_node
+        )
+        if plan.config.command:
+            command = CommandRunner(launcher, plan, context, meter, log, check)
+            startup.add(clock_checks=command.check_clock())
+            startup.runner = command.environment
+            # Of a client it has what ends a restart: `check_clock` and `unload`.
+            client = cast("RunnerClient", command)
+            yield command.description, lambda: loaded(client, command.description, pids=command.pids, command=command)
             return
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
@@ -145,36 +154,9 @@ def ready_runner(
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
-            has_node = bool(plan.job and plan.job.alone_with)
-            pids = partial(_pids, runner, plan)
-            return LoadedRunner(client, description, meter, pids, check, model, gpu_uuids, context, has_node)
+            return loaded(client, description, pids=partial(_pids, runner, plan))
 
         yield description, load
-
-
-def _command(
-    launcher: Launcher,
-    plan: ExecutionPlan,
-    model: ModelFolder,
-    startup: Recording,
-    *,
-    context: RunContext,
-    meter: Meter,
-    log: Path,
-    check: Callable[[], None],
-) -> tuple[RunnerDescription, Callable[[], LoadedRunner]]:
-    """Return what stands for a runner where a command of the user's own is measured, which is started later."""
-    command = CommandRunner(launcher, plan, context, meter, log, check)
-    startup.add(clock_checks=command.check_clock())
-    startup.runner = command.environment
-    has_node = bool(plan.job and plan.job.alone_with)
-    # Of a client it has what ends a restart: `check_clock` and `unload`.
-    client = cast("RunnerClient", command)
-    gpus = metered_gpus(plan)
-    runner = LoadedRunner(
-        client, command.description, meter, command.pids, check, model, gpus, context, has_node, command
-    )
-    return command.description, lambda: runner
 
 
 def _pids(runner: LaunchedRunner, plan: ExecutionPlan) -> frozenset[int]:

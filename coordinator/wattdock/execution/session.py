@@ -182,7 +182,7 @@ class Session:
         def accept(state: ExperimentState) -> None:
             require_same_model(state.config, model, state.measured_on)
             is_first, state.model = state.model is None, model
-            if is_first and not state.config.section.is_command:
+            if is_first and not state.config.command:
                 check_prompts(state.config, has_tokenizer=model.has_tokenizer, vocab_size=model.vocab_size)
 
         self._fail_refused(accept)

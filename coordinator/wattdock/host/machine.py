@@ -84,18 +84,18 @@ class Machine:
 
 
 @cache
-def checkout(root: Path, code: tuple[str, ...] = ("",)) -> Checkout:
-    """Return the checkout whose root a folder is; of no commit where the folder is none, or without git.
+def checkout(folder: Path, code: tuple[str, ...] = ("",)) -> Checkout:
+    """Return the checkout whose root a folder is; of no commit where it is none, or without git.
 
     Args:
         code: Beginnings of the names of new files that count; changed files count wherever they lie.
     """
-    if not (root / ".git").exists():
+    if not (folder / ".git").exists():
         return Checkout()
     # Somebody else's checkout, as of an administrator who installed it, is refused by git unless named. Its settings
     # are not to start programs.
-    ask = ["git", "-c", f"safe.directory={root}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-    ask += ["-C", str(root)]
+    ask = ["git", "-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    ask += ["-C", str(folder)]
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
         # Entries, two letters and a name, end with a null byte, and none is quoted.
@@ -106,7 +106,7 @@ def checkout(root: Path, code: tuple[str, ...] = ("",)) -> Checkout:
     changed = [entry[3:] for entry in entries if not entry.startswith(UNTRACKED)]
     new = [entry[3:] for entry in entries if entry.startswith(UNTRACKED) and entry[3:].startswith(code)]
     results = f"{STUDIES}/*/{JOURNAL}"
-    return Checkout(commit.strip(), (*changed, *(name for name in new if not any((root / name).glob(results)))))
+    return Checkout(commit.strip(), (*changed, *(name for name in new if not any((folder / name).glob(results)))))
 
 
 def _answer(words: list[str]) -> str:

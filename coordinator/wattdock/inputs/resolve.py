@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wattdock.config import ExperimentConfig
+    from wattdock.config import CommandSection, ExperimentConfig
 
 # Largest file among a command's words that is taken for a part of its program.
 MOST_HASHED_BYTES = 1 << 26
@@ -98,19 +98,18 @@ def resolve_model(
         ConfigError: No model can be called that.
         PreflightError: The model cannot be fetched or made here.
     """
-    if config and config.section.is_command:
-        return _command(config)
+    if config and config.command:
+        return _command(config.command)
     folder = _resolved(spec, home, progress, config)
     if config is None or config.draft is None:
         return folder
     return replace(folder, draft=_resolved(config.draft, home, progress, config)).read_again()
 
 
-def _command(config: ExperimentConfig) -> ModelFolder:
+def _command(command: CommandSection) -> ModelFolder:
     """Return, in a model's place, what pins a command: the files that its words name, and its folder's commit."""
-    section: Any = config.section
-    folder, files = section.working_folder, {}
-    for word in dict.fromkeys(section.command):
+    folder, files = command.working_folder, {}
+    for word in dict.fromkeys(command.command):
         if (path := folder / word).is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
             with suppress(OSError), open_data(path) as stream:
                 files[word] = hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]

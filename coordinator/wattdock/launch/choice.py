@@ -40,7 +40,7 @@ def choose_launcher(
         PreflightError: The launcher, image or interpreter that was asked for is not here.
     """
     python = find_python(config.runner_python) if config.runner_python else None
-    runner_dir = None if config.section.is_command else find_runner(config.backend)
+    runner_dir = None if config.command else find_runner(config.backend)
     folders.make_socket_folder(os.environ).remove()
     # "auto" is the first of the setting's values.
     names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]

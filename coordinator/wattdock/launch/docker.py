@@ -74,7 +74,7 @@ def choose(
         raise NoContainersError("runner_python names an interpreter", "leave it out")
     else:
         name = config.container.image or f"wattdock-{config.backend}"
-        remedy = f"pull or build it: docker pull {name}" if config.section.is_command else None
+        remedy = f"pull or build it: docker pull {name}" if config.command else None
         image = find_image(name, backend=config.backend, needs_gpu=on_gpu, remedy=remedy)
         found = f"docker {image.engine.version} has image {image.name}"
         reason = found if config.launcher == "auto" else "asked for"

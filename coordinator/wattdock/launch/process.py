@@ -46,7 +46,7 @@ def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: obj
                 "make the lock on a machine with a GPU, or leave package_lock out to take wattdock's own",
             )
     reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else "asked for"
-    option = "--image NAME" if config.section.is_command else "--launcher docker"
+    option = "--image NAME" if config.command else "--launcher docker"
     return LauncherChoice("process", reason, f"for containers, {option}", packages=packages)
 
 

@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from wattdock.config import ExperimentConfig, Study
+    from wattdock.config import CommandSection, ExperimentConfig, Study
     from wattdock.host import Gpu
     from wattdock.host.jobs import Job
     from wattdock.launch import Launcher, LauncherChoice
@@ -165,12 +165,13 @@ class ExecutionPlan:
         Args:
             writable: Folder for its marks, which WATTDOCK_SPANS names.
         """
-        section: Any = self.config.section
-        words, variables = section.filled_in(len(self.gpus))
+        command = self.config.command
+        assert command is not None
+        words, variables = command.filled_in(len(self.gpus))
         return replace(
             self.runner(log, held, alive_lock=alive_lock),
             command=tuple(words),
-            folder=section.working_folder,
+            folder=command.working_folder,
             writable=writable,
             variables=variables | {SPANS_FOLDER: str(writable)},
         )
@@ -220,8 +221,8 @@ def require_inputs(config: ExperimentConfig) -> None:
     Raises:
         ConfigError, PreflightError: There is no such backend, model or prompts file, or they do not go together.
     """
-    if config.section.is_command:
-        _require_program(config)
+    if config.command:
+        _require_program(config.command, in_image=config.container.image is not None)
         return
     find_runner(config.backend)
     check_model(config.model, config)
@@ -235,17 +236,16 @@ def require_inputs(config: ExperimentConfig) -> None:
     check_prompts(config, has_tokenizer=ModelFolder.takes_text(config.model))
 
 
-def _require_program(config: ExperimentConfig) -> None:
+def _require_program(command: CommandSection, *, in_image: bool) -> None:
     """Check that a command's folder is here, and its program, unless that lies in an image.
 
     Raises:
         ConfigError: One of them is not.
     """
-    section: Any = config.section
-    folder, (program, *_) = section.working_folder, section.filled_in(1)[0]
+    folder, (program, *_) = command.working_folder, command.filled_in(1)[0]
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", "measure.folder is where the command runs")
-    if not config.container.image and not shutil.which(program) and not (folder / program).is_file():
+    if not in_image and not shutil.which(program) and not (folder / program).is_file():
         raise ConfigError(f"{program}: no such program", "write its path, or see PATH; a pipeline needs sh -c '…'")
 
 
@@ -259,7 +259,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     require_inputs(config)
     host_gpus, server = host.inventory, None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.section.is_command:
+    if config.command:
         gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders)
     elif config.section.server_url:
         host.models_at(config.section.server_url).meant_by(config)
@@ -315,7 +315,7 @@ def _for_workload(
         return checked
     try:
         memory: str | None = None
-        if config.section.is_command:
+        if config.command:
             return replace(checked, config=config)
         if checked.gpus and not checked.server:
             memory = _memory(config, host)[1]

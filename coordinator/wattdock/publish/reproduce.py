@@ -149,9 +149,8 @@ def _config_here(
         here["package_lock"], is_locked = None if is_own else lock, True
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
-    is_command = written.section.is_command
-    if (model.trust_remote_code or is_command) and not local.trust_remote_code:
-        code = f"a command, {written.section.command_text}" if is_command else "the model's own code"
+    if (model.trust_remote_code or written.command) and not local.trust_remote_code:
+        code = f"a command, {written.command.text}" if written.command else "the model's own code"
         raise ConfigError(
             f"{label} runs {code}",
             "read it, then allow it with --trust-remote-code",

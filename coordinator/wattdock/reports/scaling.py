@@ -231,7 +231,7 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
     lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
     name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
-    if config.section.is_command:
+    if config.command:
         name = f"{config.label}, {gpus}"
     setting = Setting(name, config.unit, tuple(points), optimum(points, config.unit))
     firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}

@@ -229,7 +229,7 @@ class Row:
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(result.speed_figure)[1:], strict=True)),
         }
         values = {name: _value(result, path) for name, path in PATHS.items()} | computed
-        if result.config.section.is_command:
+        if result.config.command:
             values |= dict.fromkeys(OF_ENGINES)
             ends = statistics.value_and_ends(energy)
             values |= dict(

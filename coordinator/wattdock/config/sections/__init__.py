@@ -123,8 +123,6 @@ class BackendSection(BaseModel):
     # The kinds of arrival that the backend's runner offers; None where only the runner knows them.
     arrivals: ClassVar[tuple[str, ...] | None] = None
     needs_gpu: ClassVar[bool] = False
-    # Whether a command of the user's own stands in an engine's place.
-    is_command: ClassVar[bool] = False
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
     # The setting that switches the engine's prefix cache on.
@@ -155,16 +153,6 @@ class BackendSection(BaseModel):
     @property
     def server_url(self) -> str:
         """Address of a server that runs already and is measured as it is; empty where wattdock starts the engine."""
-        return ""
-
-    @property
-    def unit(self) -> str:
-        """What the work is counted in, in the plural."""
-        return "output tokens"
-
-    @property
-    def command_text(self) -> str:
-        """The command of the user's own in one line; empty for an engine."""
         return ""
 
     @property

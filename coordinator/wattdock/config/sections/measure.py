@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,8 +54,6 @@ class Section(BackendSection):
         step_regex: A regular expression; each line of output in which it is found is a step.
     """
 
-    is_command: ClassVar[bool] = True
-
     dtype: Literal["auto"] = "auto"
     command: Annotated[list[str], Field(min_length=1)]
     args: dict[str, str | int | float | bool] = Field(default_factory=dict)
@@ -92,17 +90,12 @@ class Section(BackendSection):
         return self
 
     @property
-    def unit(self) -> str:
-        """What its work is counted in, in the plural."""
-        return self.work.unit
-
-    @property
     def working_folder(self) -> Path:
         """Where it runs, as an absolute path."""
         return expanded(self.folder or Path()).absolute()
 
     @property
-    def command_text(self) -> str:
+    def text(self) -> str:
         """The command in one line."""
         return " ".join(self.command)
 
@@ -116,7 +109,3 @@ class Section(BackendSection):
             return text
 
         return list(map(fill, self.command)), {name: fill(text) for name, text in self.env.items()}
-
-    def context_tokens(self, model: Mapping[str, Any]) -> int | None:  # noqa: ARG002
-        """Return None: it has no model that wattdock knows."""
-        return None

@@ -61,8 +61,8 @@ def plan_view(
         repeats = f"{config.repeats.restarts} × {config.repeats.passes}"
         expected = str(forecast.experiments[at] or NOTHING)
         batch, model = str(work.batch_size), config.model.label
-        if config.section.is_command:
-            batch, model, prompts = NOTHING, NOTHING, config.section.command_text
+        if config.command:
+            batch, model, prompts = NOTHING, NOTHING, config.command.text
         named = (str(number), config.label, place, batch, repeats)
         rows.append((*named, expected, model, prompts, config.experiment_id[:8]))
     yield Listing(PLAN_COLUMNS, rows[:SHOWN])
@@ -85,7 +85,7 @@ def _unchecked(experiments: Sequence[ExperimentConfig], *, online: bool) -> Iter
     for config in experiments:
         section, settings = config.section, names.setdefault(config.backend, {})
         settings.update(dict.fromkeys(f"{config.backend}.{name}" for name in section.passed_through))
-        if section.arrivals is None and not section.is_command:
+        if section.arrivals is None and not config.command:
             settings[f"arrival: {config.workload.arrival}"] = None
     for backend, settings in names.items():
         if settings:

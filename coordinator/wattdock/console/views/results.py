@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wattdock.analysis import ExperimentResult
+    from wattdock.config import CommandSection
     from wattdock.console.views.terminal import View
     from wattdock.store import StoredResult
 
@@ -98,10 +99,9 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
         yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
 
 
-def _command_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable[tuple[str, str]]:
     """Yield what a command of the user's own did, how fast, and what its marked spans cost."""
-    section: Any = result.config.section
-    yield "command", shlex.join(section.command)
+    yield "command", shlex.join(command.command)
     if (work := result.work) is None or (speed := result.performance) is None:
         return
     runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
@@ -126,10 +126,10 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
         if result.error.advice:
             yield "cause", f"{result.error.cause}; what helps: {result.error.advice}"
-        words = result.error.log_tail.splitlines() if result.config.section.is_command else []
+        words = result.error.log_tail.splitlines() if result.config.command else []
         yield from (("output", line) for line in words[-LAST_LINES:])
-    if (environment := result.environment) and result.config.section.is_command:
-        yield from _command_rows(result)
+    if (environment := result.environment) and result.config.command:
+        yield from _command_rows(result, result.config.command)
     elif environment:
         yield "model", f"{environment.model.name} ({environment.model.kind}, weights {environment.model.weights})"
         if environment.model.draft:
@@ -147,7 +147,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "image", environment.image_digest or unpublished
         if variables := environment.variables:
             yield "variables", " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in variables.items())
-    if not result.config.section.is_command:
+    if not result.config.command:
         yield from _speed_rows(result)
     yield from _energy_rows(result)
     yield from _derived_rows(result)
@@ -209,7 +209,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         of = f"joules ÷ {unit.removeprefix('output ')} of {energy.windows.headline}, {energy.energy_boundary}"
         drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
         yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
-    if not result.config.section.is_command:
+    if not result.config.command:
         yield from _token_rows(result)
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
