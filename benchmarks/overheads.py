@@ -22,7 +22,7 @@ from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.metering.curve import EnergyCurve
-from wattdock.metering.timeline import GpuTimeline, Ticks
+from wattdock.metering.timeline import GpuTimeline, Span, Ticks
 from wattdock.runner import LoadRequest, PassRequest, RunnerClient, wire
 
 if TYPE_CHECKING:
@@ -132,9 +132,13 @@ def megabyte_pass() -> tuple[PassRequest, int]:
 
 
 def energy_arithmetic() -> list[Row]:
-    """Joules of a 20 s span out of an hour of one GPU's counter."""
+    """Joules of a 20 s span out of an hour of one GPU's counter, and of 4,000 spans of 0.5 s."""
     at_ns = np.arange(0, 3600 * NS_PER_S, NS_PER_S // 10, dtype=np.int64)
     ticks = Ticks(at_ns - 4_000_000, at_ns - 1_000_000, at_ns, at_ns + 3_000_000, at_ns // 1_000_000 * 500)
     gpu = GpuTimeline("GPU-x", "counter", ticks, period_s=0.1)
     times = timed_ms(lambda: EnergyCurve(gpu).between(1800 * NS_PER_S, 1820 * NS_PER_S), repeats=20)
-    return [row("energy of one span, one hour of one GPU", times)]
+    curve = EnergyCurve(gpu)
+    starts_ns = np.linspace(10, 3500, 4000) * NS_PER_S
+    spans = [Span("step", int(start_ns), int(start_ns) + NS_PER_S // 2) for start_ns in starts_ns]
+    of_all = timed_ms(lambda: curve.measured(spans), repeats=5)
+    return [row("energy of one span, one hour of one GPU", times), row("energy of 4,000 spans of it together", of_all)]

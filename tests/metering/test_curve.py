@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refused import raises
 from seams.metering import SAMPLES, EnergySource, LagModel, Series, Ticks, resolution_mj, tick_instants
 
-from wattdock.metering import EnergyCurve, GpuTimeline
+from wattdock.metering import EnergyCurve, GpuTimeline, Span
 
 MS = 1_000_000
 BASE_NS = 10_000_000_000_000
@@ -60,6 +60,31 @@ def test_adjacent_spans_add_up(drawn: list[tuple[int, int]], a: float, b: float,
     gpu = timeline(drawn)
     first, middle, last = sorted(inside(gpu, part) for part in (a, b, c))
     assert joules(gpu, first, middle) + joules(gpu, middle, last) == pytest.approx(joules(gpu, first, last), abs=1e-6)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([60, 100, 140, 3000]), st.integers(-1000, 90_000)), min_size=12, max_size=40),
+    st.lists(st.tuples(parts, parts), min_size=2, max_size=9),
+    st.booleans(),
+)
+def test_many_spans_at_once_have_what_each_has_alone(
+    drawn: list[tuple[int, int]], ends: list[tuple[float, float]], sampled: bool
+) -> None:
+    """Also where the counter was reset or not seen to change, and outside of what was recorded."""
+    gpu = timeline(drawn)
+    first_ns, last_ns = int(gpu.ticks.after_end_ns[0]), int(gpu.ticks.after_end_ns[-1])
+    if sampled:
+        at_ns = np.arange(first_ns, last_ns, 20 * MS)
+        gpu = replace(gpu, series={SAMPLES: Series(at_ns, 300.0 + at_ns // MS % 7 * 40)}, period_s=0.1)
+    spans = [Span("", *sorted(first_ns + int((last_ns - first_ns) * part) for part in pair)) for pair in ends]
+    curve = EnergyCurve(gpu)
+    alone = [curve.between(span.start_ns, span.end_ns).unless_still() for span in spans]
+    for got, wanted in zip(curve.measured(spans), alone, strict=True):
+        assert got == replace(wanted, energy_j=got.energy_j, timing_j=got.timing_j)
+        assert (got.energy_j, got.timing_j) == (
+            pytest.approx(wanted.energy_j),
+            pytest.approx(wanted.timing_j, abs=1e-6),
+        )
 
 
 @given(intervals, parts, parts)

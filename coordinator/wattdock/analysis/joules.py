@@ -86,8 +86,17 @@ class SpanJoules:
             return self.curve(gpu).hbm_between(span.start_ns, span.end_ns)
         key = (id(gpu), span.start_ns, span.end_ns)
         if key not in self._energies:
-            self._energies[key] = self.curve(gpu).measured(span)
+            self._compute(gpu, [span])
         return self._energies[key]
+
+    def compute(self, timeline: Timeline | None, spans: Sequence[Span]) -> None:
+        """Compute the energy of many spans on every GPU together, much quicker than `of` would one by one."""
+        for gpu in timeline.gpus.values() if timeline and not self.reason else ():
+            self._compute(gpu, spans)
+
+    def _compute(self, gpu: GpuTimeline, spans: Sequence[Span]) -> None:
+        for span, energy in zip(spans, self.curve(gpu).measured(spans), strict=True):
+            self._energies[id(gpu), span.start_ns, span.end_ns] = energy
 
     def curve(self, gpu: GpuTimeline) -> EnergyCurve:
         """Return the energy curve of one GPU."""

@@ -96,10 +96,11 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
     facts["share"] = seconds / measured.passes_s
     if not all(part.spans for _, part in found):
         return MarkedEnergy(**facts, reason=TOO_MANY)
-    by_restart = [
-        [measured.energy_of(restart, Span(name, start_ns, end_ns)) for start_ns, end_ns in part.spans]
-        for restart, part in found
-    ]
+    by_restart = []
+    for restart, part in found:
+        spans = [Span(name, *ends_ns) for ends_ns in part.spans]
+        measured.energy.compute(restart.timeline, spans)
+        by_restart.append([measured.energy_of(restart, span) for span in spans])
     joules = [part for of_restart in by_restart for part in of_restart]
     if reason := next((part.reason for part in joules if part.total_j is None), None):
         return MarkedEnergy(**facts, reason=reason)

@@ -192,7 +192,7 @@ def energy_loss(timeline: Timeline, recording: Recording, gpus: Sequence[str], *
         unseen = timeline.reason or "the meter did not see this GPU"
         reasons += [f"{uuid}: {unseen}; {SEE_DOCTOR}" for uuid in used if uuid not in timeline.gpus]
         spans = [measured.span for measured in recording.record.passes]
-        energies = [(gpu.uuid, energy) for gpu in found for energy in map(EnergyCurve(gpu).measured, spans)]
+        energies = [(gpu.uuid, energy) for gpu in found for energy in EnergyCurve(gpu).measured(spans)]
         reasons += [f"{uuid}: {energy.reason}; {SEE_DOCTOR}" for uuid, energy in energies if energy.energy_j is None]
     return MeterError(reasons[0]) if reasons else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +20,8 @@ from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation
 from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, LagModel, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from wattdock.metering.timeline import EnergySource, GpuTimeline, Series, Ticks
@@ -70,6 +73,13 @@ class SpanEnergy:
         if self.energy_j is None or self.duration_s <= 0:
             return None
         return self.energy_j / self.duration_s
+
+    def unless_still(self) -> SpanEnergy:
+        """Return the same, or no joules with the reason where the board is said to have drawn nothing."""
+        if self.energy_j != 0 or self.duration_s < LEAST_STILL_S:
+            return self
+        why = f"the {self.source} stood at 0 W for {self.duration_s:.1f} s"
+        return replace(self, energy_j=None, timing_j=None, reason=why)
 
 
 class EnergyCurve:
@@ -125,16 +135,19 @@ class EnergyCurve:
                 why = cause.message if cause else reasons[self._curves[0]]
                 return SpanEnergy(None, None, source, why, span.duration_s, lost)
             source = "integrated_power"
-        energy_j, timing_j = curve.between(start_ns, end_ns)
+        energy_j, timing_j = map(float, curve.between(start_ns, end_ns))
         return SpanEnergy(energy_j, timing_j, source, None, span.duration_s)
 
-    def measured(self, span: Span) -> SpanEnergy:
-        """Return the joules of a span; None with the reason where the board is said to have drawn nothing."""
-        energy = self.between(span.start_ns, span.end_ns)
-        if energy.energy_j != 0 or span.duration_s < LEAST_STILL_S:
-            return energy
-        why = f"the {energy.source} stood at 0 W for {span.duration_s:.1f} s"
-        return replace(energy, energy_j=None, timing_j=None, reason=why)
+    def measured(self, spans: Sequence[Span]) -> list[SpanEnergy]:
+        """Return the joules of spans, computed together; None with the reason where the board drew nothing."""
+        curve, ends_ns = next(iter(self._curves), None), np.array([(span.start_ns, span.end_ns) for span in spans]).T
+        found: dict[Span, SpanEnergy] = {}
+        if len(spans) > 1 and isinstance(curve, EnergyInterpolation) and not self._gpu.losses:
+            are_plain = curve.are_plain(*ends_ns)
+            joules = zip(*curve.between(*ends_ns[:, are_plain]), strict=True)
+            for span, (energy_j, timing_j) in zip(compress(spans, are_plain), joules, strict=True):
+                found[span] = SpanEnergy(float(energy_j), float(timing_j), self.source, None, span.duration_s)
+        return [(found.get(span) or self.between(span.start_ns, span.end_ns)).unless_still() for span in spans]
 
     def hbm_between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules of the GPU's memory between two instants: a part of the board's joules.

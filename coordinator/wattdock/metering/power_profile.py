@@ -8,7 +8,6 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 from __future__ import annotations
 
 from itertools import pairwise
-from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from wattdock.metering.timeline import GpuTimeline
 
     Floats = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+    Instants = NDArray[np.int64] | int
 
 # Source: docs/measurements/meter.md: a random on/off load on one H200 fits means of 20 ms that end 4 ms before their
 # time stamps, and a counter that trails by another 4 ms.
@@ -68,6 +69,7 @@ class EnergyInterpolation:
     def __init__(self, gpu: GpuTimeline, lag: LagModel) -> None:
         ticks, samples = gpu.ticks, gpu.power_samples
         self.has_samples = samples is not None
+        self._spare = 0 if self.has_samples else SPARE
         self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
         self._lag = lag
         self._first_mj = int(ticks.energy_mj[0]) if len(ticks.energy_mj) else 0
@@ -77,6 +79,10 @@ class EnergyInterpolation:
         # Between each change and the next one, how long reads saw it stand still.
         self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
         self._max_gap_s = MAX_COUNTER_GAP_S if self.has_samples else max(MAX_GAP_S, MAX_GAP_PERIODS * period_s)
+        self._gaps_s = np.diff(self._changes.at_s)
+        # Up to each change, resets of the counter and gaps in which it was not seen to change.
+        odd = (np.diff(energy_j) < 0) | (self._gaps_s > self._max_gap_s)
+        self._odd = np.concatenate(([0], np.cumsum(odd)))
         # Piece i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
         ends_s, power_w, usual_s = self._changes.at_s[:1], np.zeros(1), 0.0
         if samples:
@@ -110,19 +116,28 @@ class EnergyInterpolation:
         course_j2 = (COURSE_STD * lengths_s) ** 2 * (rise_w**2 + then_w**2) / 2
         return np.where(is_filled, course_j2, rise_w**2 * BOUNDARY_STD_S**2 + missing_s**2 * unseen_w2)
 
+    def _around(self, start_ns: Instants, end_ns: Instants) -> tuple[Indices, Indices]:
+        """Return which changes spans depend on, first and last; what lies outside of the recorded ones is needed."""
+        at_s, margin_s, spare = self._changes.at_s, SAMPLE_LAG.std_s + self._lag.std_s, self._spare
+        first = np.searchsorted(at_s, (start_ns - self._base_ns) / NS_PER_S - margin_s) - 1 - spare
+        return first, np.searchsorted(at_s, (end_ns - self._base_ns) / NS_PER_S + margin_s) + spare
+
+    def are_plain(self, start_ns: Instants, end_ns: Instants) -> NDArray[np.bool_]:
+        """Return which spans have energy, with no gap nor reset near; of the others, `why_not` tells."""
+        first, last = self._around(start_ns, end_ns)
+        inside = (first >= 0) & (last < len(self._changes.at_s))
+        plain: NDArray[np.bool_] = inside & (self._odd[first * inside] == self._odd[last * inside])
+        return plain
+
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
         """Return why a span has no energy, or None."""
-        margin_s = SAMPLE_LAG.std_s + self._lag.std_s
-        start_s = (start_ns - self._base_ns) / NS_PER_S - margin_s
-        end_s = (end_ns - self._base_ns) / NS_PER_S + margin_s
-        at_s, spare = self._changes.at_s, 0 if self.has_samples else SPARE
-        first, last = int(np.searchsorted(at_s, start_s)) - 1 - spare, int(np.searchsorted(at_s, end_s)) + spare
+        at_s, gaps_s, spare = self._changes.at_s, self._gaps_s, self._spare
+        first, last = map(int, self._around(start_ns, end_ns))
         if first < 0 or last >= len(at_s):
             never = "the energy counter never changed"
             return "the span is not inside the recorded counter changes" if len(at_s) > 1 else never
         if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"
-        gaps_s = np.diff(at_s)
         long = np.flatnonzero(gaps_s[first:last] > self._max_gap_s) + first
         # A counter goes on while nobody reads it; only the changes near each end must be close together.
         unread = self.has_samples | (self._stood_s[long] < MAX_GAP_S)
@@ -135,16 +150,17 @@ class EnergyInterpolation:
             return why_not + UNREAD * bool(self._stood_s[longest] < MAX_GAP_S)
         return None
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Return joules and their standard uncertainty."""
+    def between(self, start_ns: Instants, end_ns: Instants) -> tuple[Floats, Floats]:
+        """Return joules and their standard uncertainty, for all of many spans at once."""
         ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S
-        counter_s = self._lag.std_s
-        lags_s = ((SAMPLE_LAG.std_s, 0.0), (0.0, counter_s)) if self.has_samples else ((counter_s, counter_s),)
+        counter_std_s = self._lag.std_s
+        lags_s = ((SAMPLE_LAG.std_s, 0.0), (0.0, counter_std_s)) if self.has_samples else ((counter_std_s,) * 2,)
         # As it is, and with each lag longer and shorter by its uncertainty.
         shifts_s = np.array([(0.0, 0.0), *lags_s, *((-samples, -counter) for samples, counter in lags_s)])
-        energy_j, *shifted_j = np.diff(self._energy_j(ends_s, shifts_s[:, :1], shifts_s[:, 1:]))[:, 0].tolist()
+        samples_s, counter_s = shifts_s.T.reshape(2, -1, *[1] * ends_s.ndim)
+        energy_j, *shifted_j = np.diff(self._energy_j(ends_s, samples_s, counter_s), axis=1)[:, 0]
         variance_j2 = self._variance_j2(ends_s) + sum((shifted - energy_j) ** 2 for shifted in shifted_j) / 2
-        return energy_j, sqrt(variance_j2)
+        return energy_j, np.sqrt(variance_j2)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[NDArray[np.int64], Floats]:
         """Return the ends of the samples in a span, and the joules between them."""
@@ -168,7 +184,7 @@ class EnergyInterpolation:
     def _energy_j(self, at_s: Floats, samples_s: Floats | float = 0.0, counter_s: Floats | float = 0.0) -> Floats:
         """Return cumulative energy at instants, if samples trail by `samples_s` more and the counter by `counter_s`.
 
-        Columns of these, shape (k, 1), give a row for each: one call for all costs as much as one of them.
+        Columns of these, shape (k, 1, …), give a row for each: one call for all costs as much as one of them.
         """
         changes = self._changes
         k = self._change_before(at_s)
@@ -202,8 +218,12 @@ class EnergyInterpolation:
         power_w = self._power_w
         return power_w[i] - power_w[np.maximum(i - 1, 0)], power_w[np.minimum(i + 1, len(power_w) - 1)] - power_w[i]
 
-    def _variance_j2(self, ends_s: Floats) -> float:
-        """Return the variance from the course between counter changes, their instants and the counter's resolution."""
+    def _variance_j2(self, ends_s: Floats) -> Floats:
+        """Return the variance of spans from the course between counter changes, their instants, the counter's steps.
+
+        Args:
+            ends_s: Begins and ends, shape (2, …).
+        """
         i, passed, length_s = self._sample_at(ends_s)
         rise_w, then_w = self._rises_w(i)
         burst_j = BURST_STD * length_s * np.minimum(np.abs(rise_w), np.abs(then_w)) * (rise_w * then_w < 0)
@@ -214,17 +234,18 @@ class EnergyInterpolation:
         before_j2, after_j2 = np.diff(var_j2, axis=0)
         part = before_j / np.maximum(before_j + after_j, 1e-9)
         share = np.where(filled_s[2] > filled_s[0], before_j2 / np.maximum(before_j2 + after_j2, 1e-12), part)
-        if k[0] == k[1]:
-            # Of the one interval, the span and the rest.
-            share = np.diff(share)
-            before_j2, after_j2 = np.diff(before_j2), before_j2[:1] + after_j2[1:]
         # The counter fixes the sum: an error inside it is scaled away by its own share.
-        course_j2 = (1 - share) ** 2 * before_j2 + share**2 * after_j2
-        ticks, weights = np.concatenate((k, k + 1)), np.concatenate((part - 1, -part)) * (1, -1, 1, -1)
+        course_j2 = ((1 - share) ** 2 * before_j2 + share**2 * after_j2).sum(axis=0)
+        # Of one interval, the span and the rest.
+        share, inside_j2, rest_j2 = share[1] - share[0], before_j2[1] - before_j2[0], before_j2[0] + after_j2[1]
+        course_j2 = np.where(k[0] == k[1], (1 - share) ** 2 * inside_j2 + share**2 * rest_j2, course_j2)
+        ticks, weights = np.concatenate((k, k + 1)), np.concatenate((part - 1, -part))
+        weights[1::2] *= -1
         power_w = self._power_w[self._sample_at(changes.at_s[ticks])[0]]
         each_j2 = (power_w * changes.std_s[ticks]) ** 2 + self._resolution_var_j2
         level_j2 = weights[:, None] * weights * (ticks[:, None] == ticks) * each_j2
-        return float(course_j2.sum() + (burst_j**2 * passed * (1 - passed)).sum() + level_j2.sum())
+        variance_j2: Floats = course_j2 + (burst_j**2 * passed * (1 - passed)).sum(axis=0) + level_j2.sum(axis=(0, 1))
+        return variance_j2
 
 
 def _filled(

@@ -25,7 +25,7 @@ STEPS = "steps"
 # Most marks of a command and most names: beyond, it is told to mark larger parts.
 MOST_MARKS, MOST_NAMES = 1_000_000, 64
 # Most separate spans of a name that are kept; beyond, those closer than a meter resolves become one. 64 names of
-# as many are 8 MB of a record's JSON, half its limit; the energy of a span takes 0.3 ms for each GPU and restart.
+# as many are 8 MB of a record's JSON, half its limit; the energy of as many spans takes 50 ms a GPU and restart.
 MOST_SPANS, CLOSE_NS = 4_000, 1_000_000
 # Largest amount of a mark: the sum of as many as there may be has room in 64 bits.
 MOST_AT_ONCE = 2**43
