@@ -331,7 +331,7 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
         gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
         itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
-    if any(run_pass.replicas for run_pass in passes):
+    if any(run_pass.has_replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}
     gaps_s = np.concatenate([np.diff(run_pass.steps.end_ns) for run_pass in passes]) / NS_PER_S
     tokens = np.concatenate([run_pass.steps.decoded_tokens[1:] for run_pass in passes])

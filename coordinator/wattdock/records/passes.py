@@ -68,22 +68,6 @@ NO_STEPS = Steps(*[np.zeros(0, dtype=np.int64)] * 6)
 
 
 @dataclass(frozen=True)
-class ReplicaPass:
-    """The part of a pass that one of several equal engines served.
-
-    Attributes:
-        span: From the common start until this engine had drained.
-        last_token_ns: The instant of its last token; None without a token.
-    """
-
-    gpu_uuids: tuple[str, ...]
-    span: Span
-    requests: int
-    output_tokens: int
-    last_token_ns: int | None
-
-
-@dataclass(frozen=True)
 class Marked:
     """Spans of one name that a command's processes marked.
 
@@ -102,7 +86,6 @@ class PassRecord:
     """One pass: the runner's report, and the host's readings in the same time.
 
     Attributes:
-        replicas: Each engine's part, where several equal engines served the pass.
         prompts_sha256: Hash of the prompts sent.
         prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
         repeated_prompts: Requests whose prompt an earlier request of the pass had.
@@ -137,7 +120,6 @@ class PassRecord:
     prompt_tokens: int | None
     cached_prompt_tokens: int | None
     prompt_repeats: int
-    replicas: tuple[ReplicaPass, ...] = ()
     steps: Steps = NO_STEPS
     index: int = 0
     cpu_others_share: float | None = None
@@ -163,18 +145,20 @@ class PassRecord:
     malformed_marks: int = 0
     repeated_ranks: int = 0
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether several equal engines served the pass."""
+        return any(request.replica is not None for request in self.requests)
+
     def require_possible(self) -> None:
         """Check that the figures of a pass can be, as a runner says them or a file holds them.
 
         Raises:
             ValueError: Says which figure cannot be.
         """
-        for span in (self.span, *(replica.span for replica in self.replicas)):
-            require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
-            if span.end_ns == span.start_ns:
-                raise ValueError(f"the span {span.name[:40]!r} takes no time")
-        for replica in self.replicas:
-            require_within("a replica's last_token_ns", (replica.last_token_ns,), self.span.end_ns)
+        require_within(f"the span {self.span.name[:40]!r}", (self.span.start_ns, self.span.end_ns), MAX_NS)
+        if self.span.end_ns == self.span.start_ns:
+            raise ValueError(f"the span {self.span.name[:40]!r} takes no time")
         self._require_possible_work()
         for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
             for name in names:
