@@ -97,11 +97,9 @@ class PassRecord:
             ended by then.
         cacheable_tokens: Prompt tokens that earlier prompts of the pass held, where conversations were declared.
         arrivals_due: Requests of an open loop that had arrived when the last one was taken; None for other kinds.
-        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next three
+        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next two
             only where the engine is behind its own server.
         client_late_s: By how much it read late what had come: the 99th percentile.
-        server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
-            where it does not tell.
         tokens_without_ids: Output tokens that the server counted without telling their ids.
         rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
@@ -133,8 +131,6 @@ class PassRecord:
     cacheable_tokens: int | None = None
     client_cpu_share: float | None = None
     client_late_s: float | None = None
-    server_ttft_s: float | None = None
-    server_itl_s: float | None = None
     tokens_without_ids: int = 0
     rendered_sha256: str | None = None
     template_asked_time: bool = False
@@ -168,7 +164,7 @@ class PassRecord:
         counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
         for name in (*counts, "drafted_tokens", "accepted_tokens"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_NS)
-        for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):
+        for name in ("client_cpu_share", "client_late_s"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_COUNT)
         # Of the steps, a column that the engine does not know is empty.
         for kind, columns, unknown in (("tokens", vars(self.tokens), set[int]()), ("steps", vars(self.steps), {0})):

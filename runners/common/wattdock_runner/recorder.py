@@ -100,8 +100,6 @@ class Serving(NamedTuple):
 
     client_cpu_share: float
     client_late_s: float
-    server_ttft_s: float | None = None
-    server_itl_s: float | None = None
     tokens_without_ids: int = 0
 
 
@@ -221,8 +219,8 @@ def merged(parts: Sequence[PassRecord]) -> PassRecord:
     servings = [part.serving for part in parts if part.serving]
     serving = None
     if servings:
-        shares, late_s, _, _, without_ids = zip(*servings, strict=True)
-        serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
+        shares, late_s, without_ids = zip(*servings, strict=True)
+        serving = Serving(max(shares), max(late_s), sum(without_ids))
     drafts = {name: [getattr(part, name) for part in parts] for name in ("drafted_tokens", "accepted_tokens")}
     return PassRecord(
         span=Span("pass", min(part.span.start_ns for part in parts), max(part.span.end_ns for part in parts)),

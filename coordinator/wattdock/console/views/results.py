@@ -185,10 +185,8 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
     if serving := performance.serving:
-        by_server = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
-        means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in by_server.items() if mean_s is not None)
-        client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late (p99)"
-        yield "served", f"{client}; means by the server's clock: {means or NOTHING}"
+        late = f"reads {seconds_text(serving.client_late_s)} late (p99)"
+        yield "served", f"client {serving.client_cpu_share:.0%} busy, {late}"
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
