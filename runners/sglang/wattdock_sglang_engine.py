@@ -39,8 +39,6 @@ class SglangApi(Api):
     """
 
     path = "/generate"
-    # Source: class TokenizerMetricsCollector in sglang/srt/observability/metrics_collector.py.
-    histograms: tuple[str, str] | None = "sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"
     # It looks for its processes each second, and then ends with all of them.
     dying_s = 5.0
 
@@ -126,8 +124,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             server.until(lambda: server.is_up("/ready"))
             info = server.ask("/server_info")
             api = SglangApi(model.ids.eos)
-            if not info["enable_metrics"]:
-                api.histograms = None
             engine = ServedEngine(server, api, tokenizer=model.tokenizer)
             engine.vocab_size = model.text.vocab_size
             # SGLang makes an answer shorter, without a word, that a few positions more would not hold.

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from make.records import measured, request, speed_of
 from seams.analysis import Drafts, Quantiles, inter_token_latency
-from seams.records import NO_STEPS, ReplicaPass, Steps
+from seams.records import NO_STEPS, Steps
 
 from wattdock.clock import NS_PER_S
-from wattdock.metering import Span
 
 if TYPE_CHECKING:
     from wattdock.records import PassRecord
@@ -80,7 +79,7 @@ def test_gaps_of_batches_that_take_turns_are_not_those_of_a_requests_tokens() ->
     [
         (replace(SHARED, steps=NO_STEPS), "the engine does not report its steps"),
         (
-            replace(SHARED, replicas=(ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, 1),)),
+            replace(SHARED, requests=tuple(replace(request, replica=0) for request in SHARED.requests)),
             "the steps of several engines overlap",
         ),
         (stepped(measured(0, 10, 11, (request(0, 10, 10.5, 10.5, 1),)), (10.5, 0)), "no token was decoded after a"),

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from make.outcomes import known
 from make.records import constant_power, experiment, measured, request, speed_of, timeline
-from seams.analysis import SPEED, Restarts, by_restart, data_parallel, measured_energy, multi_gpu, tpot_s, ttft_s
+from seams.analysis import SPEED, Restarts, by_restart, measured_energy, multi_gpu, tpot_s, ttft_s
 from seams.metering import HBM_POWER, Series
-from seams.records import ReplicaPass
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
@@ -85,21 +84,6 @@ def test_the_memory_of_all_gpus_used_is_summed_and_unknown_where_one_is_unknown(
     assert (whole.total_j, whole.hbm_reason) == (partial.total_j, None)
     assert (partial.hbm_j, partial.hbm_timing_j, partial.mean_hbm_power_w) == (None, None, None)
     assert partial.hbm_reason == "GPU-idle: the driver does not report the memory's power"
-
-
-def test_waiting_for_the_last_replica_is_joules_of_the_replica_that_waits() -> None:
-    """600 W for 9.5 s and 80 W for 1 s without work; both are part of the total."""
-    replicas = tuple(
-        ReplicaPass((uuid,), PASS.span, 1, tokens, round(last_s * NS_PER_S))
-        for uuid, tokens, last_s in (("GPU-busy", 101, 20.5), ("GPU-idle", 99, 29.0))
-    )
-    restart = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, replicas=replicas),))
-    split = data_parallel(experiment(restart, used=BOTH))
-    assert split is not None
-    assert [share.output_tokens for share in split.replicas] == [101, 99]
-    assert [share.tail_s for share in split.replicas] == pytest.approx([9.5, 1])
-    assert [share.tail_idle_j for share in split.replicas] == pytest.approx([5_700, 80], rel=5e-3)
-    assert split.tail_idle_j == pytest.approx(5_780, rel=5e-3)
 
 
 def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None:

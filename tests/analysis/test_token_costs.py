@@ -14,11 +14,11 @@ from make.records import experiment, measured, request, sampled_power, stepped_p
 from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
 from seams.analysis import KINDS, Bins, MeteredWork, TokenCosts, Work, costs, phases, token_costs
 from seams.metering import COUNTER_LAG, NvmlSource, Series, Ticks
-from seams.records import NO_STEPS, ReplicaPass, Steps
+from seams.records import NO_STEPS, Steps
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering import GpuTimeline, Meter, Span
-from wattdock.records import RestartRecord
+from wattdock.records import RequestRecord, RestartRecord
 from wattdock.reports.wording import token_cost_texts
 
 if TYPE_CHECKING:
@@ -281,10 +281,7 @@ def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:
     [
         ({"steps": NO_STEPS}, "the engine does not report its steps"),
         ({"drafted_tokens": 9}, "steps compute drafted tokens, too, which are no output"),
-        (
-            {"replicas": (ReplicaPass(("GPU-a",), Span("pass", 0, 1), 1, 1, None),)},
-            "the steps of several engines overlap",
-        ),
+        ({"requests": (RequestRecord(0, 1, replica=0),)}, "the steps of several engines overlap"),
         ({"period_s": 0.051}, "energy is known every 51 ms (limit 50 ms)"),
         ({"seconds": 10}, "passes last 7 s together, 15 s are needed"),
     ],

@@ -137,17 +137,13 @@ def test_a_client_that_is_busy_or_late_is_what_is_measured(
 ) -> None:
     """Of several passes the worst counts, late by what matters beside a gap; without a server there is no client."""
     passes: Any = [
-        SimpleNamespace(client_cpu_share=each, client_late_s=late_s, server_ttft_s=ttft_s, server_itl_s=None)
-        for each, ttft_s in ((share and share / 2, 0.1), (share, 0.3))
+        SimpleNamespace(client_cpu_share=each, client_late_s=late_s) for each in (share and share / 2, share)
     ]
     found = serving(passes)
     speed = SimpleNamespace(serving=found, itl=gap_s and SimpleNamespace(p50_s=gap_s))
     result: Any = SimpleNamespace(config=OPEN, environment="", energy="", procedure="", performance=speed)
     outcome = client_keeps_up(AuditInput(result))
     assert (outcome and outcome.status) == status
-    if found:
-        assert found.server_ttft_s == pytest.approx(0.2)
-        assert found.server_itl_s is None
 
 
 @pytest.mark.parametrize(

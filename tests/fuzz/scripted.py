@@ -118,10 +118,6 @@ def generate_events(replicas: int) -> list[pb.GenerateEvent]:
         )
         for index in range(2)
     ]
-    parts = [
-        pb.ReplicaPass(gpu_uuids=[GPU], span=_span(0, 1), requests=1, output_tokens=10, last_token_ns=ends[-1])
-        for _ in range(replicas)
-    ]
     series = pb.StepSeries(
         start_ns=starts,
         end_ns=ends,
@@ -131,7 +127,7 @@ def generate_events(replicas: int) -> list[pb.GenerateEvent]:
         context_tokens=[16 + 2 * step for step in range(10)],
     )
     summary = pb.PassSummary(
-        span=_span(0, PASS_S), requests=2, prompt_tokens=16, cached_prompt_tokens=0, output_tokens=20, replicas=parts
+        span=_span(0, PASS_S), requests=2, prompt_tokens=16, cached_prompt_tokens=0, output_tokens=20
     )
     return [
         pb.GenerateEvent(heartbeat=pb.Heartbeat(at_ns=1, output_tokens=10, requests_finished=1)),

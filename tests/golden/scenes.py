@@ -16,7 +16,7 @@ from make.records import measured, request, sampled_power, stepped_power
 from seams.execution import environment
 from seams.inputs import shape_config
 from seams.metering import HBM_POWER, HostTimeline, ProcessSample, Series, Ticks, Window
-from seams.records import DeclaredWork, ReplicaPass, Steps, TokenSeries
+from seams.records import DeclaredWork, Steps, TokenSeries
 
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.config import ExperimentConfig
@@ -205,13 +205,10 @@ def one_pass(index: int, start_s: float, end_s: float, requests: list[RequestRec
 
 
 def split(done: PassRecord) -> PassRecord:
-    """Return a pass that two engines have served, the one to the end, the other not quite."""
+    """Return a pass that two engines have served, each half of the requests."""
     half = len(done.requests) // 2
-    replicas = (
-        ReplicaPass((SAMPLED,), done.span, half, half * TOKENS, done.span.end_ns - 4 * NS_PER_S),
-        ReplicaPass((COUNTED,), done.span, len(done.requests) - half, half * TOKENS, done.span.end_ns - NS_PER_S),
-    )
-    return replace(done, replicas=replicas)
+    requests = (replace(request, replica=int(at >= half)) for at, request in enumerate(done.requests))
+    return replace(done, requests=tuple(requests))
 
 
 ARRIVALS: dict[str, dict[str, Any]] = {

@@ -129,7 +129,6 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
         ),
         ([pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], end_ns=[1, 2])), *events()], ["steps"]),
         ([pb.GenerateEvent(steps=pb.StepSeries(end_ns=[1])), *events()], ["steps"]),
-        (events(replicas=[pb.ReplicaPass(span=SPAN, last_token_ns=9)]), ["last_token_ns", 9]),
         ([pb.GenerateEvent(steps=pb.StepSeries(sequences=[2**63])), *events()], []),
         (
             [pb.GenerateEvent(steps=pb.StepSeries(start_ns=[1], sequences=[2**40])), *events()],

@@ -21,7 +21,7 @@ from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
-from wattdock.analysis.multi_gpu import data_parallel, multi_gpu
+from wattdock.analysis.multi_gpu import multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
 from wattdock.analysis.pass_energy import WindowFigure
@@ -109,7 +109,6 @@ __all__ = [
     "compute",
     "costs",
     "cross_check",
-    "data_parallel",
     "difference",
     "differing",
     "everything",

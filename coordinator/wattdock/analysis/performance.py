@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
-from wattdock.values import Stored, all_known, known_max, known_sum
+from wattdock.values import Stored, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,19 +48,15 @@ class Quantiles(Stored):
 
 
 class Serving(Stored):
-    """An engine behind its own server: what the client took in its worst pass, and the server's own times.
+    """An engine behind its own server: what the client took in its worst pass.
 
     Attributes:
         client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1.
         client_late_s: By how much it read late what had come: the 99th percentile.
-        server_ttft_s, server_itl_s: Means by the server's clock over requests, and over gaps between tokens; each pass
-            counts the same. Null where the server does not tell.
     """
 
     client_cpu_share: float
     client_late_s: float
-    server_ttft_s: float | None
-    server_itl_s: float | None
 
 
 class Drafts(Stored):
@@ -208,11 +204,7 @@ def serving(passes: Sequence[PassRecord]) -> Serving | None:
     late_s = known_max(run_pass.client_late_s for run_pass in passes)
     if share is None or late_s is None:
         return None
-    means = {
-        name: fmean(known) if (known := all_known(getattr(run_pass, name) for run_pass in passes)) else None
-        for name in ("server_ttft_s", "server_itl_s")
-    }
-    return Serving(client_cpu_share=share, client_late_s=late_s, **means)
+    return Serving(client_cpu_share=share, client_late_s=late_s)
 
 
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:
@@ -331,7 +323,7 @@ def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
         gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
         itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
         return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
-    if any(run_pass.replicas for run_pass in passes):
+    if any(run_pass.has_replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}
     gaps_s = np.concatenate([np.diff(run_pass.steps.end_ns) for run_pass in passes]) / NS_PER_S
     tokens = np.concatenate([run_pass.steps.decoded_tokens[1:] for run_pass in passes])

@@ -19,7 +19,7 @@ from wattdock.analysis.energy import BOUNDARY_STATEMENTS, NET_MEANING, EnergyRes
 from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, gpu_results
 from wattdock.analysis.measured import Measured
-from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
+from wattdock.analysis.multi_gpu import MultiGPUMetrics, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, by_restart
@@ -100,7 +100,6 @@ class ExperimentResult(Stored):
         budget: Of joules per output token, or per unit of a command's work; null without them.
         goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
-        data_parallel: Null where one engine served the workload.
     """
 
     SCHEMA_VERSION: ClassVar[Literal[3]] = 3
@@ -124,7 +123,6 @@ class ExperimentResult(Stored):
     budget: Budget | None = None
     gpus: dict[str, GpuResult] = Field(default_factory=dict)
     multi_gpu: MultiGPUMetrics | None = None
-    data_parallel: DataParallel | None = None
     audit: Audit | None = None
     procedure: Procedure | None = None
     spans: list[StoredSpan] = Field(default_factory=list)
@@ -244,7 +242,6 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         procedure=procedure(measured, energy.windows),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),
-        data_parallel=data_parallel(measured),
         spans=spans,
     )
 

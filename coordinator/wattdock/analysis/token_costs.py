@@ -107,7 +107,7 @@ def _steps_work(run_pass: PassRecord) -> Work:
         raise NoCostsError("the engine does not report its steps")
     if run_pass.drafted_tokens is not None:
         raise NoCostsError("steps compute drafted tokens, too, which are no output")
-    if run_pass.replicas:
+    if run_pass.has_replicas:
         raise NoCostsError("the steps of several engines overlap")
     reported = (steps.prompt_tokens, steps.decoded_tokens, np.ones(count), steps.context_tokens)
     amounts = [column if len(column) else np.zeros(count) for column in reported]

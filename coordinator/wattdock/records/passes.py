@@ -68,22 +68,6 @@ NO_STEPS = Steps(*[np.zeros(0, dtype=np.int64)] * 6)
 
 
 @dataclass(frozen=True)
-class ReplicaPass:
-    """The part of a pass that one of several equal engines served.
-
-    Attributes:
-        span: From the common start until this engine had drained.
-        last_token_ns: The instant of its last token; None without a token.
-    """
-
-    gpu_uuids: tuple[str, ...]
-    span: Span
-    requests: int
-    output_tokens: int
-    last_token_ns: int | None
-
-
-@dataclass(frozen=True)
 class Marked:
     """Spans of one name that a command's processes marked.
 
@@ -102,7 +86,6 @@ class PassRecord:
     """One pass: the runner's report, and the host's readings in the same time.
 
     Attributes:
-        replicas: Each engine's part, where several equal engines served the pass.
         prompts_sha256: Hash of the prompts sent.
         prompts_reused: Some of the prompts were sent in an earlier pass of the runner already, warm-up included.
         repeated_prompts: Requests whose prompt an earlier request of the pass had.
@@ -114,11 +97,9 @@ class PassRecord:
             ended by then.
         cacheable_tokens: Prompt tokens that earlier prompts of the pass held, where conversations were declared.
         arrivals_due: Requests of an open loop that had arrived when the last one was taken; None for other kinds.
-        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next three
+        client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1; like the next two
             only where the engine is behind its own server.
         client_late_s: By how much it read late what had come: the 99th percentile.
-        server_ttft_s, server_itl_s: Means over requests, and over gaps between tokens, by the server's own clock; None
-            where it does not tell.
         tokens_without_ids: Output tokens that the server counted without telling their ids.
         rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
@@ -137,7 +118,6 @@ class PassRecord:
     prompt_tokens: int | None
     cached_prompt_tokens: int | None
     prompt_repeats: int
-    replicas: tuple[ReplicaPass, ...] = ()
     steps: Steps = NO_STEPS
     index: int = 0
     cpu_others_share: float | None = None
@@ -151,8 +131,6 @@ class PassRecord:
     cacheable_tokens: int | None = None
     client_cpu_share: float | None = None
     client_late_s: float | None = None
-    server_ttft_s: float | None = None
-    server_itl_s: float | None = None
     tokens_without_ids: int = 0
     rendered_sha256: str | None = None
     template_asked_time: bool = False
@@ -163,18 +141,20 @@ class PassRecord:
     malformed_marks: int = 0
     repeated_ranks: int = 0
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether several equal engines served the pass."""
+        return any(request.replica is not None for request in self.requests)
+
     def require_possible(self) -> None:
         """Check that the figures of a pass can be, as a runner says them or a file holds them.
 
         Raises:
             ValueError: Says which figure cannot be.
         """
-        for span in (self.span, *(replica.span for replica in self.replicas)):
-            require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
-            if span.end_ns == span.start_ns:
-                raise ValueError(f"the span {span.name[:40]!r} takes no time")
-        for replica in self.replicas:
-            require_within("a replica's last_token_ns", (replica.last_token_ns,), self.span.end_ns)
+        require_within(f"the span {self.span.name[:40]!r}", (self.span.start_ns, self.span.end_ns), MAX_NS)
+        if self.span.end_ns == self.span.start_ns:
+            raise ValueError(f"the span {self.span.name[:40]!r} takes no time")
         self._require_possible_work()
         for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
             for name in names:
@@ -184,7 +164,7 @@ class PassRecord:
         counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
         for name in (*counts, "drafted_tokens", "accepted_tokens"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_NS)
-        for name in ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s"):
+        for name in ("client_cpu_share", "client_late_s"):
             require_within(f"the pass's {name}", (getattr(self, name),), MAX_COUNT)
         # Of the steps, a column that the engine does not know is empty.
         for kind, columns, unknown in (("tokens", vars(self.tokens), set[int]()), ("steps", vars(self.steps), {0})):

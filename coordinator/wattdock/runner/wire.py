@@ -336,9 +336,6 @@ class PassParts:
             span=span(self.summary.span),
             tokens=_columns(passes.TokenSeries, self.tokens),
             steps=_columns(passes.Steps, self.steps),
-            replicas=tuple(
-                passes.ReplicaPass(**figures(replica), span=span(replica.span)) for replica in self.summary.replicas
-            ),
         )
         record.require_possible()
         return record

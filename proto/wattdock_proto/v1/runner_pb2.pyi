@@ -329,43 +329,24 @@ class StepSeries(_message.Message):
     context_tokens: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, start_ns: _Optional[_Iterable[int]] = ..., end_ns: _Optional[_Iterable[int]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., decoded_tokens: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., context_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class ReplicaPass(_message.Message):
-    __slots__ = ("gpu_uuids", "span", "requests", "output_tokens", "last_token_ns")
-    GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
-    SPAN_FIELD_NUMBER: _ClassVar[int]
-    REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    LAST_TOKEN_NS_FIELD_NUMBER: _ClassVar[int]
-    gpu_uuids: _containers.RepeatedScalarFieldContainer[str]
-    span: Span
-    requests: int
-    output_tokens: int
-    last_token_ns: int
-    def __init__(self, gpu_uuids: _Optional[_Iterable[str]] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., output_tokens: _Optional[int] = ..., last_token_ns: _Optional[int] = ...) -> None: ...
-
 class Serving(_message.Message):
-    __slots__ = ("client_cpu_share", "client_late_s", "server_ttft_s", "server_itl_s", "tokens_without_ids")
+    __slots__ = ("client_cpu_share", "client_late_s", "tokens_without_ids")
     CLIENT_CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_LATE_S_FIELD_NUMBER: _ClassVar[int]
-    SERVER_TTFT_S_FIELD_NUMBER: _ClassVar[int]
-    SERVER_ITL_S_FIELD_NUMBER: _ClassVar[int]
     TOKENS_WITHOUT_IDS_FIELD_NUMBER: _ClassVar[int]
     client_cpu_share: float
     client_late_s: float
-    server_ttft_s: float
-    server_itl_s: float
     tokens_without_ids: int
-    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., server_ttft_s: _Optional[float] = ..., server_itl_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
 
 class PassSummary(_message.Message):
-    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "replicas", "serving", "rendered_sha256", "template_asked_time", "drafted_tokens", "accepted_tokens")
+    __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "serving", "rendered_sha256", "template_asked_time", "drafted_tokens", "accepted_tokens")
     SPAN_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_REPEATS_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     RENDERED_SHA256_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_ASKED_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -377,13 +358,12 @@ class PassSummary(_message.Message):
     cached_prompt_tokens: int
     output_tokens: int
     prompt_repeats: int
-    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaPass]
     serving: Serving
     rendered_sha256: str
     template_asked_time: bool
     drafted_tokens: int
     accepted_tokens: int
-    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaPass, _Mapping]]] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ..., rendered_sha256: _Optional[str] = ..., template_asked_time: bool = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., prompt_repeats: _Optional[int] = ..., serving: _Optional[_Union[Serving, _Mapping]] = ..., rendered_sha256: _Optional[str] = ..., template_asked_time: bool = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("heartbeat", "requests", "tokens", "summary", "steps")

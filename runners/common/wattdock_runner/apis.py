@@ -99,8 +99,8 @@ class VllmApi(OpenAiApi):
     """
 
     tells_ids = True
-    histograms = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
     finished_counter = "vllm:request_success_total"
+    has_metrics = True
     draft_counters = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
     # It looks for its engine each five seconds.
     dying_s = 7.0
@@ -118,18 +118,13 @@ class VllmApi(OpenAiApi):
     def _tokens(self, choice: Mapping[str, Any]) -> Sequence[int]:
         return choice.get("token_ids") or ()
 
-    def server_times(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return the pass's mean times by the server's clock.
-
-        Raises:
-            OutOfMemory: It stopped requests, and computed them again.
-        """
+    def require_room(self, grown: Mapping[str, float]) -> None:
+        """Refuse a pass in which the server stopped requests, and computed them again."""
         if stopped := grown.get("vllm:num_preemptions_total"):
             raise CacheTooSmall(
                 f"the KV cache could not hold what was in flight: vLLM stopped requests {stopped:.0f} time(s) and "
                 "computed them again; lower batch_size, or raise kv_cache_memory_bytes or gpu_memory_utilization"
             )
-        return super().server_times(grown)
 
     def ids_of(self, server: HttpServer, workload: Workload, content: str | Chat) -> Sequence[int]:
         """Return the ids of a prompt by the server's tokenizer, and by its chat template if it has one."""

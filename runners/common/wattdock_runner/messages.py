@@ -225,9 +225,6 @@ def pass_events(recorder: PassRecorder, prompts: int) -> Iterator[pb.GenerateEve
         cached_prompt_tokens=_sum_if_all_known([request.cached_prompt_tokens for request in requests]),
         output_tokens=sum(request.output_tokens for request in requests),
         prompt_repeats=max(0, len(requests) - 1) // prompts,
-        replicas=[
-            pb.ReplicaPass(**{**vars(replica), "span": pb.Span(**vars(replica.span))}) for replica in recorder.replicas
-        ],
         serving=None if recorder.serving is None else pb.Serving(**recorder.serving._asdict()),
         rendered_sha256=recorder.rendered_sha256,
         template_asked_time=recorder.template_asked_time,

@@ -100,25 +100,7 @@ class Serving(NamedTuple):
 
     client_cpu_share: float
     client_late_s: float
-    server_ttft_s: float | None = None
-    server_itl_s: float | None = None
     tokens_without_ids: int = 0
-
-
-@dataclass(frozen=True)
-class ReplicaPass:
-    """What one replica did in a pass.
-
-    Attributes:
-        span: From the common start until the replica had drained.
-        last_token_ns: When the replica's last token was produced; None without tokens.
-    """
-
-    gpu_uuids: tuple[str, ...]
-    span: Span
-    requests: int
-    output_tokens: int
-    last_token_ns: int | None
 
 
 @dataclass
@@ -129,7 +111,6 @@ class PassRecord:
         span: From just before the first request until the engine had drained.
         requests: In order of submission.
         steps: The engine's steps in order of their start; empty where it does not tell.
-        replicas: What each replica did; empty without replicas.
         serving: None for an engine in the runner's own processes.
         rendered_sha256: SHA-256 of the ids of the pass's text prompts; None where no prompt is text.
         template_asked_time: Whether the chat template asked for the present.
@@ -139,7 +120,6 @@ class PassRecord:
     span: Span = NO_SPAN
     requests: Sequence[RequestRecord] = ()
     steps: Sequence[Step] = ()
-    replicas: Sequence[ReplicaPass] = ()
     serving: Serving | None = None
     rendered_sha256: str | None = None
     template_asked_time: bool = False
@@ -230,8 +210,8 @@ class PassRecorder(PassRecord):
         vars(self).update(vars(record))
 
 
-def merged(parts: Sequence[PassRecord], gpu_uuids: Sequence[tuple[str, ...]]) -> PassRecord:
-    """Return the record of a pass that replicas served, each on its GPUs; the last drained replica ends the pass."""
+def merged(parts: Sequence[PassRecord]) -> PassRecord:
+    """Return the record of a pass that replicas served; the last drained replica ends the pass."""
     for number, part in enumerate(parts):
         for request in part.requests:
             request.replica = number
@@ -239,23 +219,13 @@ def merged(parts: Sequence[PassRecord], gpu_uuids: Sequence[tuple[str, ...]]) ->
     servings = [part.serving for part in parts if part.serving]
     serving = None
     if servings:
-        shares, late_s, _, _, without_ids = zip(*servings, strict=True)
-        serving = Serving(max(shares), max(late_s), tokens_without_ids=sum(without_ids))
+        shares, late_s, without_ids = zip(*servings, strict=True)
+        serving = Serving(max(shares), max(late_s), sum(without_ids))
     drafts = {name: [getattr(part, name) for part in parts] for name in ("drafted_tokens", "accepted_tokens")}
     return PassRecord(
         span=Span("pass", min(part.span.start_ns for part in parts), max(part.span.end_ns for part in parts)),
         requests=sorted((request for part in parts for request in part.requests), key=lambda request: request.index),
         steps=sorted((step for part in parts for step in part.steps), key=lambda step: step.start_ns),
-        replicas=[
-            ReplicaPass(
-                gpu_uuids=uuids,
-                span=part.span,
-                requests=len(part.requests),
-                output_tokens=sum(request.output_tokens for request in part.requests),
-                last_token_ns=max((request.finished_ns or 0 for request in part.requests), default=0) or None,
-            )
-            for uuids, part in zip(gpu_uuids, parts, strict=True)
-        ],
         serving=serving,
         # Each replica renders all prompts.
         rendered_sha256=parts[0].rendered_sha256,

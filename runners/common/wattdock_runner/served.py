@@ -68,8 +68,7 @@ class Api:
         path: Where requests are sent.
         draft_counters: On the server's metrics page, of tokens drafted and accepted; a server that drafts none has
             none.
-        histograms: On the server's metrics page, of the times to the first token and between tokens; None without a
-            page.
+        has_metrics: Whether the server has a metrics page.
         tells_ids: Whether it takes prompts as ids and tells the ids of answers; others take texts, and tell counts.
         finished_counter: On the server's metrics page, of finished requests, whoever sent them.
         keeps_alive: Whether a connection serves one request after the other.
@@ -77,7 +76,7 @@ class Api:
     """
 
     path: str
-    histograms: tuple[str, str] | None = None
+    has_metrics = False
     draft_counters: tuple[str, ...] = ()
     tells_ids = True
     finished_counter = ""
@@ -98,19 +97,17 @@ class Api:
 
     def counters(self, server: HttpServer) -> Mapping[str, float]:
         """Return the server's counters; they are read before and after a pass."""
-        return {} if self.histograms is None else server.metrics()
+        return server.metrics() if self.has_metrics else {}
 
-    def server_times(self, grown: Mapping[str, float]) -> tuple[float | None, float | None]:
-        """Return the pass's mean times (s) to the first token and between tokens by the server's clock.
+    def require_room(self, grown: Mapping[str, float]) -> None:
+        """Refuse a pass whose requests in flight did not fit, so that it was of other work.
 
         Args:
             grown: By how much each counter grew in the pass.
 
         Raises:
-            OutOfMemory: The requests in flight did not fit, so that the pass was of other work.
+            OutOfMemory: Holds what did not fit.
         """
-        first, between = self.histograms or ("", "")
-        return mean_of(grown, first), mean_of(grown, between)
 
 
 class AnswerStream:
@@ -238,7 +235,8 @@ class ServedEngine(Engine):
                 raise RuntimeError(f"others sent the server {others} requests in the pass; measure it alone")
             counts = [int(grown[name]) for name in self._api.draft_counters if name in grown]
             self.drafts = (counts[0], counts[1]) if counts else None
-            self._recorder.serving = Serving(share, late_s, *self._api.server_times(grown), self._without_ids)
+            self._api.require_room(grown)
+            self._recorder.serving = Serving(share, late_s, self._without_ids)
             return done
         except RunnerFault:
             raise
@@ -352,12 +350,6 @@ class ServedEngine(Engine):
         """Stop the server."""
         self.server.end()
         self._loop.close()
-
-
-def mean_of(grown: Mapping[str, float], histogram: str) -> float | None:
-    """Return the mean of what a histogram of a metrics page took in during a pass; None where that was nothing."""
-    count = grown.get(f"{histogram}_count")
-    return grown[f"{histogram}_sum"] / count if count else None
 
 
 def refusal(status: int, text: str) -> Exception:

@@ -223,12 +223,12 @@ class Replicas(Workers):
     def __init__(self, backend: str, order: LoadOrder, count: int) -> None:
         _require_gpu_for_each(order, count, REPLICAS, self.role)
         self.reporting, self.split = count, {"kind": "data", REPLICAS: count}
-        self._uuids = [order.gpu_uuids[number : number + 1] for number in range(count)]
         visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         # A container shows its GPUs without that variable.
         devices = visible if len(visible) >= count else [str(number) for number in range(count)]
+        orders = [replace(order, gpu_uuids=order.gpu_uuids[number : number + 1]) for number in range(count)]
         variables = [{"CUDA_VISIBLE_DEVICES": device if order.gpu_uuids else ""} for device in devices[:count]]
-        super().__init__(backend, [replace(order, gpu_uuids=uuids) for uuids in self._uuids], variables)
+        super().__init__(backend, orders, variables)
 
     def generate(self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder) -> None:
         """Give each replica its share of the requests in flight; a replica with room takes the next request."""
@@ -236,7 +236,7 @@ class Replicas(Workers):
         super().generate(share, prompts, recorder)
 
     def _whole(self, parts: Sequence[PassRecord]) -> PassRecord:
-        return merged(parts, self._uuids)
+        return merged(parts)
 
 
 class Ranks(Workers):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wattdock_runner.checkpoint import EncodedPrompt
-    from wattdock_runner.engine_server import HttpServer
 
 GAP_S = 0.05
 # By the first id of a prompt.
@@ -80,23 +79,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class ScriptedApi(Api):
-    """What `Handler` understands; its counters grow with each look."""
+    """What `Handler` understands."""
 
     path = "/"
-    looks = 0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         return {"ids": prompt.ids}
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
         return Chunk(event["ids"], event["end"], output_tokens=event.get("counted"))
-
-    def counters(self, server: HttpServer) -> dict[str, float]:
-        self.looks += 1
-        return {"looks": float(self.looks)}
-
-    def server_times(self, grown: Mapping[str, float]) -> tuple[float, float]:
-        return grown["looks"], 0.0
 
 
 def started() -> ServedEngine:

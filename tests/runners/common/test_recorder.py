@@ -48,7 +48,7 @@ def test_drafts_of_replicas_add_up_and_gaps_between_tokens_travel_with_them() ->
         part.take_steps([Step(10, 20, 4, 1, None), Step(20, 30, 5, 2, None)])
         part.drafted_tokens, part.accepted_tokens = 4, 1
     recorder = PassRecorder()
-    recorder.adopt(merged(parts, [("GPU-a",), ("GPU-b",)]))
+    recorder.adopt(merged(parts))
     received = wire.PassParts()
     for event in pass_events(recorder, prompts=2):
         received.add(event)
@@ -56,7 +56,7 @@ def test_drafts_of_replicas_add_up_and_gaps_between_tokens_travel_with_them() ->
     assert (record.drafted_tokens, record.accepted_tokens) == (8, 2)
     assert {request.token_gaps_ns for request in record.requests} == {(10,), (0,)}
     parts[0].drafted_tokens = None
-    assert merged(parts, [(), ()]).drafted_tokens is None
+    assert merged(parts).drafted_tokens is None
 
 
 def test_a_hundred_thousand_steps_travel_in_chunks_and_an_unknown_figure_stays_unknown() -> None:

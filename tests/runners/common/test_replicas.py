@@ -101,17 +101,15 @@ def test_what_texts_were_rendered_to_is_known_with_replicas_too(fake: Runner) ->
     assert not fake.generate(workload(), [ids_prompt(5)]).summary.HasField("rendered_sha256")
 
 
-def test_replicas_start_together_and_the_one_without_work_waits_for_the_other(fake: Runner) -> None:
-    """The common start, each one's last token, and the pass's end: what tail energy is made of."""
+def test_the_pass_of_replicas_lasts_until_the_last_of_them_is_done(fake: Runner) -> None:
+    """Each request tells which replica served it; the one without work waits for the other."""
     prompts = [ids_prompt(3, max_output_tokens=400), ids_prompt(3, max_output_tokens=5)]
     done = fake.generate(workload(in_flight=2), prompts)
-    span, replicas = done.summary.span, done.summary.replicas
-    assert [list(record.gpu_uuids) for record in replicas] == [["GPU-a"], ["GPU-b"]]
-    assert {record.span.start_ns for record in replicas} == {span.start_ns}
-    assert max(record.span.end_ns for record in replicas) == span.end_ns
-    short, long = sorted(replicas, key=lambda record: record.output_tokens)
+    long, short = done.requests
+    assert {long.replica, short.replica} == {0, 1}
     assert (short.output_tokens, long.output_tokens) == (5, 400)
-    assert short.last_token_ns < long.last_token_ns
+    assert done.summary.span.start_ns <= short.submitted_ns < short.finished_ns < long.finished_ns
+    assert long.finished_ns <= done.summary.span.end_ns
 
 
 def test_minima_are_the_whole_pass_es_and_the_loaded_replicas_serve_again(fake: Runner) -> None:

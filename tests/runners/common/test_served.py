@@ -48,11 +48,10 @@ def test_tokens_without_ids_are_counted_as_the_server_counts_them(outcomes: dict
     assert outcomes["GOOD"]["tokens_without_ids"] == 0
 
 
-def test_the_client_tells_its_own_cost_and_the_server_s_counters_of_the_pass(outcomes: dict[str, Any]) -> None:
+def test_the_client_tells_its_own_cost(outcomes: dict[str, Any]) -> None:
     """Of a thread that mostly waits, little."""
     assert 0 < outcomes["GOOD"]["client_cpu_share"] < 0.9
     assert outcomes["GOOD"]["client_late_s"] >= 0
-    assert outcomes["GOOD"]["server_ttft_s"] == 1
     # Three seconds without a request are no lateness.
     assert outcomes["rests"]["tokens"] == 6
     assert outcomes["rests"]["client_late_s"] < 2

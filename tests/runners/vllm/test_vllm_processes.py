@@ -82,5 +82,4 @@ def test_two_engines_with_a_common_queue_give_a_single_engines_greedy_tokens(
     parallelism = json.loads(loaded.environment.parallelism_json)
     assert parallelism == {"kind": "data", "data_parallel_size": 2, "devices": {}}
     assert {record.replica for record in done.requests} == {0, 1}
-    output_tokens = len(PROMPTS) * NEW_TOKENS
-    assert sum(record.output_tokens for record in done.summary.replicas) == done.summary.output_tokens == output_tokens
+    assert done.summary.output_tokens == len(PROMPTS) * NEW_TOKENS

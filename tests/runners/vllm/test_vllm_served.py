@@ -18,18 +18,12 @@ if TYPE_CHECKING:
     from runners.checkpoints import Checkpoint
 
 
-def test_the_server_s_own_times_and_the_client_s_cost_are_of_the_pass(
-    runners: SharedRunners, checkpoint: Checkpoint
-) -> None:
-    """By the server's clock the first token comes sooner than the client sees it, and tokens at the same pace."""
+def test_the_client_s_gaps_and_cost_are_of_the_pass(runners: SharedRunners, checkpoint: Checkpoint) -> None:
+    """A gap behind each token but the last, and a client that mostly waits."""
     runner, _ = runners.loaded(VLLM_SERVED.name, checkpoint.folder, engine_args=ARGS)
     result = runner.generate(workload(max_output_tokens=40), [ids_prompt(10)] * 2)
     serving = result.summary.serving
-    waits_s = [(request.first_token_ns - request.submitted_ns) / 1e9 for request in result.requests]
-    assert 0 < serving.server_ttft_s < sum(waits_s) / len(waits_s)
-    gaps_s = [gap_ns / 1e9 for request in result.requests for gap_ns in request.token_gaps_ns]
-    assert len(gaps_s) == 2 * 39
-    assert serving.server_itl_s == pytest.approx(sum(gaps_s) / len(gaps_s), rel=0.3)
+    assert sum(len(request.token_gaps_ns) for request in result.requests) == 2 * 39
     assert 0 < serving.client_cpu_share < 1
 
 

@@ -185,10 +185,8 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
         yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
     if serving := performance.serving:
-        by_server = {"TTFT": serving.server_ttft_s, "ITL": serving.server_itl_s}
-        means = ", ".join(f"{name} {seconds_text(mean_s)}" for name, mean_s in by_server.items() if mean_s is not None)
-        client = f"client {serving.client_cpu_share:.0%} busy, reads {seconds_text(serving.client_late_s)} late (p99)"
-        yield "served", f"{client}; means by the server's clock: {means or NOTHING}"
+        late = f"reads {seconds_text(serving.client_late_s)} late (p99)"
+        yield "served", f"client {serving.client_cpu_share:.0%} busy, {late}"
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -257,7 +255,7 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    """Yield goodput, the host's energy, replicas, arithmetic, and how restarts differ."""
+    """Yield goodput, the host's energy, arithmetic, and how restarts differ."""
     if (good := result.goodput) and (slo := result.config.slo):
         if good.share_met is not None:
             limits = ", ".join(f"{name.upper()} {seconds_text(limit_s)}" for name, limit_s in slo.limits_s.items())
@@ -268,12 +266,6 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "cost of goodput", f"unknown: {good.reason}" if good.reason else cost
     for name, host_j in (result.energy.host_j if result.energy else {}).items():
         yield f"  {name}", f"{_joules(host_j)} (RAPL, whole host; in no other figure)"
-    if split := result.data_parallel:
-        yield "replicas", f"{split.data_parallel_size}, {split.in_flight_per_replica} in flight each"
-        for replica in split.replicas:
-            work = f"{replica.requests} requests, {replica.output_tokens:,} tokens"
-            waited = f"waited {replica.tail_s or 0.0:.2f} s for the others: {_joules(replica.tail_idle_j)}"
-            yield f"  replica {replica.replica}", f"{work}; {waited}"
     if (compute := result.compute) and compute.flops_per_s is not None:
         per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
         peak = (
