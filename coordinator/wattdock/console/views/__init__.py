@@ -26,7 +26,6 @@ VIEWS = {
     "Estimate": "plans.estimate_view",
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
-    "ImageStatus": "machine.images_view",
     "Row": "tables.rows_view",
     "Scaling": "comparisons.scaling_view",
     "StoredResult": "results.results_view",
