@@ -106,5 +106,3 @@ def check_view(check: Check) -> View:
     yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
     if check.remedy:
         yield f"{INDENT}→ {check.remedy}"
-
-

@@ -248,5 +248,3 @@ def _differences(locked: LockedImage, image: Image) -> str:
         for label, (value, expected) in pairs.items()
         if expected is not None and value != expected
     )
-
-
