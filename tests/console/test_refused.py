@@ -84,7 +84,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(
         ("WATTDOCK_HOME", ("run", *FAKE)),
         ("WATTDOCK_LEASES", ("run", *FAKE)),
         ("WATTDOCK_LEASES", ("gpus",)),
-        ("WATTDOCK_IMAGES_LOCK", ("images", "list")),
+        ("WATTDOCK_IMAGES_LOCK", ("images", "pull")),
     ],
 )
 def test_a_folder_of_a_user_who_is_not_there_is_refused(

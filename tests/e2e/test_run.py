@@ -94,7 +94,7 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
 
 
 def test_a_plan_and_a_result_say_what_of_a_prompts_file_is_not_used(called: Called) -> None:
-    """Bailian's seconds are replayed as seconds; without a prefix cache its shared blocks are named as ignored."""
+    """Bailian's seconds are replayed as seconds; its shared blocks are named as ignored."""
     record = {"chat_id": 1, "timestamp": 0.0, "input_length": 16, "output_length": 4, "hash_ids": [1]}
     Path("t.jsonl").write_text("".join(f"{json.dumps(record | {'timestamp': at_s})}\n" for at_s in (0.0, 0.5)))
     words = (*SMALL, "--prompts", "t.jsonl", "--set", "workload.arrival=trace", "--min-requests", "2")

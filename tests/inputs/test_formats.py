@@ -175,43 +175,6 @@ def test_a_text_in_a_csv_file_is_sent_with_its_line_breaks(tmp_path: Path) -> No
     assert read(tmp_path, f"prompt\n{'x' * 200_000}\n", "p.csv").items == ("x" * 200_000,)
 
 
-def test_equal_blocks_are_equal_tokens_where_a_prefix_cache_is_on(tmp_path: Path) -> None:
-    """Bailian's of 16 tokens, within a pass and never from one to the next; without the cache they are not used."""
-    config = experiment(tmp_path, jsonl(BAILIAN), caching=True, arrival="trace")
-    sent: Any = load_prompts(config, pass_index=0, vocab_size=1000, min_requests=3).items
-    one, two, three = sent
-    assert [len(prompt) for prompt in (one, two, three)] == [60, 33, 17]
-    assert one[:32] == two[:32]
-    assert one[:16] == three[:16]
-    assert (one[16], one[32]) != (three[16], two[32])
-    assert len(set(one)) > 50
-    assert max(one) < 1000
-    again, *_ = load_prompts(config, pass_index=0, vocab_size=1000, min_requests=3).items
-    other, *_ = load_prompts(config, pass_index=1, vocab_size=1000, min_requests=3).items
-    assert again == one
-    assert other[:16] != one[:16]
-    # The trace goes on from its beginning, with prompts that no cache has.
-    repeated: Any = load_prompts(config, pass_index=0, vocab_size=1000, min_requests=6).items
-    assert repeated[:3] == (one, two, three)
-    assert repeated[3][:16] != one[:16]
-    assert repeated[3][:16] == repeated[4][:16]
-    assert "hash_ids" not in read(tmp_path, jsonl(BAILIAN), caching=True).ignored
-    assert "hash_ids" in read(tmp_path, jsonl(BAILIAN)).ignored
-
-
-def test_the_end_of_a_prompt_that_has_no_block_is_its_own(tmp_path: Path) -> None:
-    """Where a trace gives ids to full blocks only; whatever the ids of blocks are, small ones and the largest."""
-    pair = [{**BAILIAN[0], "input_length": 40, "hash_ids": [1, 2]}] * 2
-    sent: Any = load_prompts(experiment(tmp_path, jsonl(pair), caching=True), pass_index=0, vocab_size=1000).items
-    assert [len(prompt) for prompt in sent[:2]] == [40, 40]
-    assert sent[0][:32] == sent[1][:32]
-    assert sent[0][32:] != sent[1][32:]
-    ends = [{**BAILIAN[0], "input_length": 24, "hash_ids": [block]} for block in (0, 1, 2**59, 2**63 - 1)]
-    sent = load_prompts(experiment(tmp_path, jsonl(ends), caching=True), pass_index=0, vocab_size=1000).items
-    eights = {bytes(prompt[start : start + 8]) for prompt in sent[:4] for start in (0, 8, 16)}
-    assert len(eights) == 12
-
-
 @pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p", "p.json.txt"])
 def test_a_file_s_content_and_not_its_name_says_how_it_is_written(tmp_path: Path, name: str) -> None:
     """A bundle keeps a CSV under a name of its own."""

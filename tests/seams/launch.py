@@ -30,7 +30,6 @@ from wattdock.launch.images.lock import (
     write_lock,
 )
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
-from wattdock.launch.launcher_choice import OomKills
 from wattdock.launch.packages import PackageLock
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import (
@@ -58,7 +57,6 @@ __all__ = [
     "Environment",
     "Image",
     "LockedImage",
-    "OomKills",
     "PackageLock",
     "Pin",
     "ProcessLauncher",

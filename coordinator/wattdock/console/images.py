@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from wattdock.console.options import Json, in_help
+from wattdock.console.options import in_help
 from wattdock.errors import ConfigError
 from wattdock.output import say
 
-app = typer.Typer(help="Build, list, lock and pull container images.")
+app = typer.Typer(help="Build, lock and pull container images.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="pytorch, vllm, …")]
 Variant = Annotated[Literal["cuda", "cpu"], typer.Option(help="Hardware that the image is for.")]
@@ -17,15 +17,6 @@ BuildOptions = Annotated[str, typer.Option(help="Further options of `docker buil
 Registry = Annotated[
     str | None, typer.Option(help="Registry to lock if several have the image: the beginning of its name.")
 ]
-
-
-@app.command("list", epilog=in_help("images list", "images list --json"))
-def list_(as_json: Json = False) -> None:
-    """List images on this machine, their commits and locks."""
-    from wattdock.console.views import show
-    from wattdock.launch.images import image_statuses, read_lock
-
-    show(image_statuses(read_lock()), as_json=as_json)
 
 
 @app.command(epilog=in_help("images build vllm", "images build pytorch --variant cpu"))
@@ -62,6 +53,7 @@ def pull(
     images = read_lock()
     names = names or [name for name, entry in images.images.items() if entry.repo_digest]
     if not names:
-        raise ConfigError("the lock holds no image that a registry has", "see: wattdock images list")
+        remedy = "push one, then: wattdock images lock NAME"
+        raise ConfigError(f"{images.path} holds no image that a registry has", remedy)
     for name in names:
         say(f"{name}: {pull_image(name, images)} is here")

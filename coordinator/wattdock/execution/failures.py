@@ -82,13 +82,12 @@ DEATHS = frozenset({Cause.WORKER, Cause.RUNNER, Cause.COMMAND})
 BATCH_DIVISORS = (2, 4)
 
 
-def failure_of(error: BaseException, stage: str, *, log: str = "", oom_kills: int = 0) -> Failure:
+def failure_of(error: BaseException, stage: str, *, log: str = "") -> Failure:
     """Return the failure of an experiment that an error ended; an error outside of wattdock's tree is a bug.
 
     Args:
         stage: What was being done.
         log: The runner's last lines.
-        oom_kills: As in `cause_of`.
     """
     kind, message, exit_code, cause = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG, None
     if stage == "analysis":
@@ -98,7 +97,7 @@ def failure_of(error: BaseException, stage: str, *, log: str = "", oom_kills: in
     elif isinstance(error, WattdockError):
         message, exit_code, cause = str(error), error.exit_code, error.cause
         if isinstance(error, LaunchError | RunnerError):
-            cause = cause_of(error, log, oom_kills=oom_kills)
+            cause = cause_of(error, log)
     return Failure(
         kind=kind,
         message=message,
@@ -110,13 +109,11 @@ def failure_of(error: BaseException, stage: str, *, log: str = "", oom_kills: in
     )
 
 
-def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Cause | None:
+def cause_of(error: WattdockError, log: str = "") -> Cause | None:
     """Return what a runner's failure was; None where neither its cause nor the engine's words tell.
 
     Args:
         log: The runner's last lines.
-        oom_kills: Processes that the kernel has killed for lack of memory meanwhile, of the runner's control group or,
-            where that is not known, as a container's, of the whole machine.
     """
     if error.cause in MEMORY_CAUSES - {Cause.MEMORY}:
         return error.cause
@@ -124,8 +121,6 @@ def cause_of(error: WattdockError, log: str = "", *, oom_kills: int = 0) -> Caus
     cause = next(found, error.cause)
     if cause not in DEATHS:
         return cause
-    if oom_kills > 0:
-        return Cause.HOST_MEMORY
     return next((logged for logged, words in LOGGED.items() if re.search(words, log)), cause)
 
 

@@ -59,7 +59,6 @@ class Session:
         self._served: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
         self._deadline_ns = math.inf
-        self._oom_kills = self._plan.launch.oom_kills()
         self._meter = context.machine.new_meter(self._plan)
         self._stack = ExitStack()
 
@@ -230,7 +229,7 @@ class Session:
     def _set_failure(self, recording: Recording, error: BaseException, *, default_stage: str = "") -> None:
         earlier = recording.record.failure
         stage = (earlier.stage if earlier else default_stage) or recording.stage
-        failure = failure_of(error, stage, log=last_lines(self._log), oom_kills=self._oom_kills.since())
+        failure = failure_of(error, stage, log=last_lines(self._log))
         recording.fail(failure)
         if failure.kind != Failure.INTERRUPTED:
             reason = (failure.stage, failure.kind, failure.message, failure.cause)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.environment import Environment
-from wattdock.launch.keeper import memory_bytes, memory_groups
+from wattdock.launch.keeper import memory_bytes
 from wattdock.launch.runners import check_python, process_variables
 
 if TYPE_CHECKING:
@@ -26,40 +26,6 @@ if TYPE_CHECKING:
     from wattdock.launch.images.lock import Pin
     from wattdock.launch.packages import PackageLock
     from wattdock.launch.protocol import Launcher
-
-# The file in which a control group counts processes killed for lack of memory, by controller: version 2 and version 1.
-COUNTS = {"": "memory.events.local", "memory": "memory.oom_control"}
-
-
-class OomKills:
-    """The processes killed for lack of memory since it was made: of a control group, or of the machine with others'.
-
-    Source: proc(5), Linux's cgroup-v1/memory and cgroup-v2. A group also counts what it lost to others' use of memory.
-
-    Args:
-        in_group: Count the group that this process's memory is charged to, and its child processes', if the kernel
-            tells of it; else the machine.
-        root: The folder with proc and sys.
-    """
-
-    def __init__(self, *, in_group: bool, root: Path = Path("/")) -> None:
-        groups = memory_groups(root) if in_group else ()
-        files = (folder / COUNTS[controller] for controller, folders in groups for folder in folders)
-        self._file = next((file for file in files if count(file) is not None), root / "proc/vmstat")
-        self._before = count(self._file) or 0
-
-    def since(self) -> int:
-        """Return how many were killed since then; 0 where the kernel hides it."""
-        return max((count(self._file) or 0) - self._before, 0)
-
-
-def count(file: Path) -> int | None:
-    """Return the number that a file gives as `oom_kill`; None where it gives none."""
-    try:
-        fields = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return None
-    return next((int(value) for name, value in fields if name == "oom_kill"), None)
 
 
 @dataclass(frozen=True)
@@ -99,12 +65,6 @@ class LauncherChoice:
         _, left_bytes = memory_bytes()
         limit_gb = self.limits.memory_gb if self.limits else None
         return left_bytes if limit_gb is None else min(left_bytes, limit_gb * BYTES_PER_GB)
-
-    def oom_kills(self) -> OomKills:
-        """Count from now on whom the kernel kills for lack of memory: of this process's control group, where its
-        runners share it, else of the whole machine, as an engine has groups of its own for containers.
-        """
-        return OomKills(in_group=self.limits is None)
 
     @contextmanager
     def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:

@@ -26,14 +26,12 @@ VIEWS = {
     "Estimate": "plans.estimate_view",
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
-    "ImageStatus": "machine.images_view",
     "Row": "tables.rows_view",
     "Scaling": "comparisons.scaling_view",
     "StoredResult": "results.results_view",
     "Table": "tables.table_view",
     "TaskState": "tables.tasks_view",
     "VerifiedBundle": "bundles.whole_view",
-    "WindowSummary": "tables.windows_view",
 }
 
 

@@ -1,4 +1,4 @@
-"""This machine for a terminal: GPUs, checks, images, and the tasks of a cluster."""
+"""This machine for a terminal: GPUs and checks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from wattdock.reports.cells import NOTHING, number
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wattdock.analysis import Check
     from wattdock.console.views.terminal import View
     from wattdock.host import Gpu, GpuInventory
-    from wattdock.launch.images import ImageStatus
     from wattdock.live import GpuSnapshot
 
 BYTES_PER_GB = 1e9
 COLUMNS = ("GPU", "model", "VRAM GB", "busy", "W", "limit", "°C", "SM MHz", "modes")
-# How many characters are shown of a digest (its algorithm and twelve digits) and of a commit.
-DIGEST, COMMIT = 19, 12
 STYLES = {"pass": "green", "info": "cyan", "warn": "yellow", "fail": "bold red", "unknown": "bold magenta"}
 INDENT = " " * 8
 
@@ -111,18 +106,3 @@ def check_view(check: Check) -> View:
     yield Text.assemble((f"{check.status:<8}", STYLES[check.status]), f"{check.name}: {check.figure}{limit}")
     if check.remedy:
         yield f"{INDENT}→ {check.remedy}"
-
-
-def images_view(images: Sequence[ImageStatus]) -> View:
-    """Yield a row per image."""
-    rows = []
-    for image in images:
-        commit, dash, dirty = (image.revision or NOTHING).partition("-")
-        revision = f"{commit[:COMMIT]}{dash}{dirty}"
-        rows.append((image.name, _short(image.digest or image.id), revision, _short(image.locked), image.state))
-    yield Sheet(("image", "on this engine", "revision", "locked", "state"), rows)
-
-
-def _short(reference: str | None) -> str:
-    name, at, digest = (reference or NOTHING).rpartition("@")
-    return f"{name}{at}{digest[:DIGEST]}"

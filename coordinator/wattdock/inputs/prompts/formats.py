@@ -50,8 +50,6 @@ class Format:
         marks: Keys that every record has and that tell the format from others.
         instant: Key of the arrival.
         unit_ns: Unit of arrivals that are numbers; None where they are dates.
-        blocks: Key of the ids of the prompt's blocks; equal ids are equal tokens.
-        block_tokens: Tokens of a block.
         ignored: Keys that cannot change the work.
     """
 
@@ -61,8 +59,6 @@ class Format:
     marks: tuple[str, ...] = ()
     instant: str | None = None
     unit_ns: int | None = None
-    blocks: str | None = None
-    block_tokens: int = 0
     ignored: tuple[str, ...] = ()
 
     @cached_property
@@ -74,8 +70,8 @@ class Format:
     @cached_property
     def keys(self) -> frozenset[str]:
         """Every key that a record may have."""
-        single = {key for key in (self.instant, self.blocks) if key}
-        return frozenset({*self.prompts, *self.limits, *self.marks, *self.ignored, *single})
+        instant = (self.instant,) if self.instant else ()
+        return frozenset({*self.prompts, *self.limits, *self.marks, *self.ignored, *instant})
 
     def prompt_and_limit(self, present: Collection[str], where: str) -> tuple[str, str | None]:
         """Return which of a record's keys holds the prompt, and which the answer's limit.
@@ -192,25 +188,6 @@ def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> 
     return text(message.get(names[1]), where, names[1])
 
 
-def blocks(value: object, where: str, key: str, *, tokens: object, each: int) -> array[int]:
-    """Return the ids of a prompt's blocks.
-
-    Args:
-        tokens: Tokens of the prompt, the last of whose blocks may not be full.
-        each: Tokens of a block.
-
-    Raises:
-        ConfigError: It is no list of ids, or not one for each block.
-    """
-    if not isinstance(value, list) or not all(is_int(block) and 0 <= block < 2**63 for block in value):
-        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of whole numbers from 0 to 2⁶³ - 1")
-    if isinstance(tokens, int) and len(value) not in (tokens // each, -(-tokens // each)):
-        raise ConfigError(
-            f"{where}: {key} has {len(value)} blocks, and {tokens} tokens have {-(-tokens // each)} of {each}"
-        )
-    return array("Q", value)
-
-
 def instant(value: object, where: str, key: str, unit_ns: int | None) -> int:
     """Return when a request came, in ns since any epoch.
 
@@ -277,11 +254,13 @@ FORMATS = (
     Format("Azure", {"ContextTokens": tokens}, ("GeneratedTokens",), instant="TIMESTAMP"),
     Format(
         *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",)),
-        *("timestamp", NS_PER_MS, "hash_ids", 512),
+        instant="timestamp",
+        unit_ns=NS_PER_MS,
     ),
     Format(
         *("Bailian", {"input_length": tokens}, ("output_length",), ("chat_id", "hash_ids")),
-        *("timestamp", NS_PER_S, "hash_ids", 16),
+        instant="timestamp",
+        unit_ns=NS_PER_S,
         ignored=("parent_chat_id", "type", "turn"),
     ),
 )

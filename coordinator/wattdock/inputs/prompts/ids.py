@@ -1,10 +1,9 @@
-"""Token ids of prompts: drawn, equal in blocks that a trace calls equal, repeated by a conversation's turns. Pure."""
+"""Token ids of prompts: drawn, and repeated by a conversation's turns. Pure."""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from wattdock.inputs.prompts.formats import Ids, Item
-    from wattdock.inputs.prompts.source import Source
 
 
 def with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int | None) -> tuple[Item, ...]:
@@ -33,32 +31,6 @@ def with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int 
     drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
     rows = (array("I", row.astype(np.uint32).tobytes()) for row in drawn)
     return tuple(next(rows) if isinstance(item, int) else item for item in items)
-
-
-def with_blocks(
-    picked: Sequence[int], source: Source, generator: Generator, vocab_size: int | None
-) -> list[Item | int]:
-    """Return the prompts picked of a source whose lengths have ids of blocks; equal blocks are equal tokens.
-
-    A prompt that is picked again begins another round, whose tokens no earlier round had. A block's tokens are drawn
-    where the block first appears.
-    """
-    if vocab_size is None:
-        return [source.items[i] for i in picked]
-
-    def draw(tokens: int = source.block_tokens) -> Any:
-        return generator.integers(vocab_size, size=tokens, dtype=np.uint32)
-
-    drawn, rounds, prompts = defaultdict[tuple[int, int], Any](draw), Counter[int](), list["Item | int"]()
-    for i in picked:
-        blocks: Sequence[int] = source.blocks[i]
-        tokens: Any = source.items[i]
-        # The end of a prompt may have no block.
-        end = draw(max(0, tokens - len(blocks) * source.block_tokens))
-        ids = np.concatenate([*(drawn[rounds[i], block] for block in blocks), end])[:tokens]
-        prompts.append(array("I", ids.tobytes()))
-        rounds[i] += 1
-    return prompts
 
 
 def conversations(

@@ -14,7 +14,7 @@ import numpy as np
 
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.arrivals import arrival_instants
-from wattdock.inputs.prompts.ids import conversations, with_blocks, with_ids
+from wattdock.inputs.prompts.ids import conversations, with_ids
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.prompts.summary import PromptSummary
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wattdock.inputs.prompts.formats import Item
 
 # What is drawn for a pass: each number seeds a generator of its own.
-IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING, BLOCKS = range(7)
+IDS, LENGTHS, LIMITS, ARRIVALS, HISTORY, SAMPLING = range(6)
 
 # The restart and the pass of a draw, and more numbers that tell draws apart.
 Draw = tuple[int, ...]
@@ -220,8 +220,6 @@ def _with_ids(
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).digest()
         draw = (*draw, int.from_bytes(digest[:4], "big"))
     items: Sequence[Item | int] = [source.items[i] for i in picked]
-    if source.blocks:
-        items = with_blocks(picked, source, _generator(work, draw, BLOCKS), vocab_size)
     prompts = with_ids(items, _generator(work, draw, IDS), vocab_size)
     if not work.prompts.repeats_tokens:
         return prompts, None

@@ -44,13 +44,11 @@ class Reading(NamedTuple):
     Attributes:
         vocab_size: Token ids are below it; None where it is unknown.
         replays: Whether instants are replayed.
-        shares_prefixes: Whether the engine's prefix cache is on, so that ids of blocks matter.
         chat: Whether text is wrapped in the model's chat template.
     """
 
     vocab_size: int | None
     replays: bool = False
-    shares_prefixes: bool = False
     chat: bool = True
 
 
@@ -64,8 +62,6 @@ class Source:
         sha256: Of the whole source: the file's bytes, or how synthetic ids are drawn.
         name: "bundled", "synthetic-<length>", or the file's name.
         arrivals_s: When each came, since the first; empty where some record has no instant.
-        blocks: Per item, the ids of its blocks of tokens; empty where no prefix cache would use them.
-        block_tokens: Tokens of a block.
         format: Name of the file's format; None for a source that is no file.
         ignored: Of the file: keys, and records, that do not change the work.
     """
@@ -75,8 +71,6 @@ class Source:
     sha256: str
     name: str
     arrivals_s: tuple[float, ...] = ()
-    blocks: tuple[array[int], ...] = ()
-    block_tokens: int = 0
     format: str | None = None
     ignored: tuple[str, ...] = ()
 
@@ -105,7 +99,7 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | No
             f"cannot read prompts from {source!r} ({error.strerror})",
             "give bundled, synthetic, or a JSONL, JSON or CSV file",
         ) from error
-    reading = Reading(vocab_size, work.arrival == "trace", config.section.caches_prefixes, work.prompts.chat)
+    reading = Reading(vocab_size, work.arrival == "trace", work.prompts.chat)
     return _parsed(content, source, path.name, reading)
 
 
@@ -130,7 +124,7 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
 
 
 class _Parser:
-    """Collects the prompts, limits, instants and blocks of a file's records."""
+    """Collects the prompts, limits and instants of a file's records."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -138,7 +132,6 @@ class _Parser:
         self.keys = set[str]()
         self.items, self.limits = list["Item | int"](), list[int | None]()
         self.instants_ns, self.instants_kind = list[int](), ""
-        self.blocks = list["array[int]"]()
         self.skipped = 0
 
     def take(self, record: Mapping[str, Any], where: str) -> None:
@@ -172,9 +165,6 @@ class _Parser:
             if self.instants_ns and at_ns < self.instants_ns[-1]:
                 raise ConfigError(f"{where}: comes before the line above", "sort the file by time")
             self.instants_ns.append(at_ns)
-        if form.blocks and reading.shares_prefixes:
-            ids = formats.blocks(record[form.blocks], where, form.blocks, tokens=item, each=form.block_tokens)
-            self.blocks.append(ids)
 
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
@@ -184,8 +174,7 @@ class _Parser:
             raise ConfigError(what, cause=Cause.EMPTY)
         if not self.items or not form:
             raise ConfigError(f"{source} holds no prompts", 'write one {"prompt": "..."} per line', cause=Cause.EMPTY)
-        instants, blocks = (form.instant if reading.replays else ""), (form.blocks if reading.shares_prefixes else "")
-        used = {*form.prompts, *form.limits, instants, blocks}
+        used = {*form.prompts, *form.limits, form.instant if reading.replays else ""}
         notes = ["all turns but the first"] if form.name == "ShareGPT" else []
         if self.skipped:
             notes.append(f"{pluralize(self.skipped, 'conversation')} without a user's turn first")
@@ -193,8 +182,6 @@ class _Parser:
         return Source(
             *(tuple(self.items), tuple(self.limits), sha256, name),
             arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if is_dated else (),
-            blocks=tuple(self.blocks),
-            block_tokens=form.block_tokens,
             format=form.name,
             ignored=(*sorted(self.keys - used), *notes),
         )

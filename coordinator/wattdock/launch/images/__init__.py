@@ -1,4 +1,4 @@
-"""Images that runners are started from: build them from wattdock's sources, list them, lock them by content, pull them.
+"""Images that runners are started from: build them from wattdock's sources, lock them by content, pull them.
 
 In: a backend's name, its Dockerfile, the local engine. Out: images named `wattdock-<backend>`; `docker/images.lock`,
 which says by digest which image `run --locked` starts. Must not know: experiments, how a container is started.
@@ -8,9 +8,7 @@ from wattdock.launch.engine import find_image
 from wattdock.launch.images.build import build_image
 from wattdock.launch.images.lock import (
     ImagesLock,
-    ImageStatus,
     find_locked,
-    image_statuses,
     lock_images,
     lock_path,
     pull_image,
@@ -18,12 +16,10 @@ from wattdock.launch.images.lock import (
 )
 
 __all__ = [
-    "ImageStatus",
     "ImagesLock",
     "build_image",
     "find_image",
     "find_locked",
-    "image_statuses",
     "lock_images",
     "lock_path",
     "pull_image",

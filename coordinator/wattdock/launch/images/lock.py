@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import expanded, write_whole
 from wattdock.host import folders
-from wattdock.launch.engine import NoImageError, find_image
-from wattdock.launch.images.build import DOCKER, image_names, local_name, pull
+from wattdock.launch.engine import find_image
+from wattdock.launch.images.build import DOCKER, local_name, pull
 from wattdock.launch.runners import PACKAGED, REPO
 from wattdock.opening import read_regular
 from wattdock.text import is_on_loopback
@@ -126,26 +126,6 @@ class Pin:
 
     repo_digest: str | None
     lock_sha256: str
-
-
-@dataclass(frozen=True)
-class ImageStatus:
-    """An image on this machine's engine, and in the lock.
-
-    Attributes:
-        id: Id of the locked image where the engine has it, else of the one built here; None where it has neither.
-        digest: By which a registry has that image.
-        revision: Commit that the image was built from.
-        locked: The digest or id in the lock.
-        state: "as locked", or what differs.
-    """
-
-    name: str
-    id: str | None
-    digest: str | None
-    revision: str | None
-    locked: str | None
-    state: str
 
 
 class _File(BaseModel):
@@ -268,35 +248,3 @@ def _differences(locked: LockedImage, image: Image) -> str:
         for label, (value, expected) in pairs.items()
         if expected is not None and value != expected
     )
-
-
-def image_statuses(lock: ImagesLock) -> list[ImageStatus]:
-    """Return every image that has a Dockerfile or an entry in the lock.
-
-    Raises:
-        NoContainersError: No engine answers.
-    """
-    statuses = []
-    for name in sorted({*image_names(), *lock.images}):
-        image, state, locked = None, "not locked", lock.images.get(name)
-        if locked:
-            image = _image_here(locked.digest, name)
-            state = _differences(locked, image) or "as locked" if image else "the locked image is not on this engine"
-        image = image or _image_here(local_name(name), name)
-        status = ImageStatus(
-            name=name,
-            id=image.id if image else None,
-            digest=image.digest if image else None,
-            revision=image.revision if image else None,
-            locked=locked.digest if locked else None,
-            state=state,
-        )
-        statuses.append(status)
-    return statuses
-
-
-def _image_here(reference: str, name: str) -> Image | None:
-    try:
-        return find_image(reference, backend=name)
-    except NoImageError:
-        return None
