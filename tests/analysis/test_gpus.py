@@ -120,6 +120,30 @@ def test_memory_beyond_the_runners_is_foreign_and_a_list_without_the_runner_show
     assert result(series={}, processes=lists).foreign_bytes is None
 
 
+@pytest.mark.parametrize(
+    ("lists", "unlisted", "foreign_bytes"),
+    [
+        # It took memory after the first list, and freed some before the last: what is in use is its own.
+        ((listing(12, (RUNNER, 2)), listing(18, (RUNNER, 4))), 0, 0),
+        # Another one had 3 bytes at 18 s, also where a change at that instant hides one of them.
+        ((listing(12, (RUNNER, 2)), listing(18, (RUNNER, 1))), 0, 3),
+        ((listing(12, (RUNNER, 2)), listing(14.5, (RUNNER, 6))), 0, 0),
+        ((listing(9, (RUNNER, 2)), listing(21, (RUNNER, 2))), 2, None),
+        ((listing(12, (RUNNER, None)), listing(18, (RUNNER, 4))), 0, None),
+    ],
+)
+def test_memory_beyond_a_command_s_is_that_in_use_at_each_list(
+    lists: tuple[ProcessSample, ...], unlisted: int, foreign_bytes: float | None
+) -> None:
+    """Its memory comes and goes in its run: 2 bytes at first, 9 at most, 4 at last."""
+    gpu = constant_power(GPU, 100, start_s=0, end_s=40)
+    used = series([9, 11, 13, 14, 15, 17, 19, 21], [0, 2, 2, 6, 9, 4, 4, 0])
+    recorded = restart(replace(gpu, series={"memory_used_bytes": used}, processes=lists))
+    told = experiment(recorded, used=[GPU], backend="measure", measure={"command": ["true"]})
+    found = gpu_results(told)[GPU]
+    assert (found.unlisted_ends, found.foreign_bytes) == (unlisted, foreign_bytes)
+
+
 @pytest.mark.parametrize(("name", "lag_s"), [("power_sample_w", 0.004), ("power_w", 0.08)])
 def test_sampled_power_is_compared_with_the_counter_s_away_from_the_pass_s_ends(name: str, lag_s: float) -> None:
     """At 110 W by the samples, late as they are, and 100 W by the counter, they differ by a tenth."""

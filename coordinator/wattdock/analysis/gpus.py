@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from wattdock.host import GpuProcess
     from wattdock.metering import GpuTimeline
 
+# When processes of the runner were listed, and their memory; None where the driver does not tell it.
+RunnerLists = list[tuple[int, float | None]]
 VIOLATIONS = ("power", "thermal", "board_limit", "reliability")
 # Margins left out at each end of a pass, where power is not stationary and the two readings lag differently; the first
 # one at which the counter was read is used.
@@ -203,28 +205,37 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     if uuid not in measured.used:
         return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
     unlisted_ends, foreign_bytes = [], list[float | None]()
+    beside = _beside_command if measured.config.command else _beside_engine
     for restart in restarts:
-        # The runner's memory in each list near the begin and the end of each pass; of a command, which is not on the
-        # GPUs then, in each list of its run.
-        near = [
-            [size for list_ns, size in _runner_lists(restart, uuid) if from_ns <= list_ns <= to_ns]
-            for run_pass in restart.passes
-            for from_ns, to_ns in _near(run_pass.span, is_command=measured.config.command is not None)
-        ]
-        unlisted_ends.append(near.count([]))
-        for run_pass, begin, end in zip(restart.passes, near[::2], near[1::2], strict=True):
-            used = sampled_throughout([(restart.gpus.get(uuid), run_pass.span)], "memory_used_bytes")
-            runner_bytes = known_max(begin + end)
-            foreign_bytes.append(max(used[0]) - runner_bytes if used and runner_bytes is not None else None)
+        gpu, lists = restart.gpus.get(uuid), _runner_lists(restart, uuid)
+        found = [beside(gpu, lists, run_pass.span) for run_pass in restart.passes]
+        unlisted_ends.append(sum(unlisted for unlisted, _ in found))
+        foreign_bytes += [foreign for _, foreign in found]
     return evidence | {"unlisted_ends": max(unlisted_ends), "foreign_bytes": known_max(foreign_bytes)}
 
 
-def _near(span: Span, *, is_command: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return in which intervals a list of processes tells of a pass's begin, and of its end."""
-    if is_command:
-        return ((span.start_ns, span.end_ns),) * 2
-    begin, end = ((at_ns - LIST_REACH_NS, at_ns + LIST_REACH_NS) for at_ns in (span.start_ns, span.end_ns))
-    return begin, end
+def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
+    """Return how many ends of a pass no list lies near, and most memory in use beyond the runner's in those that do."""
+    begin, end = (
+        [size for list_ns, size in lists if abs(list_ns - end_ns) <= LIST_REACH_NS]
+        for end_ns in (span.start_ns, span.end_ns)
+    )
+    used, runner_bytes = sampled_throughout([(gpu, span)], "memory_used_bytes"), known_max(begin + end)
+    return [begin, end].count([]), max(used[0]) - runner_bytes if used and runner_bytes is not None else None
+
+
+def _beside_command(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
+    """Return the same of a command: its memory grows and shrinks, so that each list says what is in use just then.
+
+    It is not on the GPUs as its run begins and ends: any list of its run tells of both.
+    """
+    inside = [(list_ns, size) for list_ns, size in lists if span.start_ns <= list_ns <= span.end_ns]
+    series = gpu and gpu.series.get("memory_used_bytes")
+    if not inside or not series or not len(series.at_ns):
+        return 0 if inside else 2, None
+    after = (int(np.searchsorted(series.at_ns, list_ns)) for list_ns, _ in inside)
+    used = [float(series.value[max(0, at - 1) : at + 1].min()) for at in after]
+    return 0, known_max(None if size is None else most - size for most, (_, size) in zip(used, inside, strict=True))
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
@@ -330,7 +341,7 @@ def listed_processes(restarts: Sequence[RestartRecord]) -> list[ListedProcess]:
     ]
 
 
-def _runner_lists(restart: RestartRecord, uuid: str) -> list[tuple[int, float | None]]:
+def _runner_lists(restart: RestartRecord, uuid: str) -> RunnerLists:
     """Return when each list that shows the runner was made, and the runner's memory in it; None where unknown."""
     samples = restart.gpus[uuid].processes if uuid in restart.gpus else ()
     runners = [

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # How often it is looked at whether the command has ended, and how often at its marks and its output.
 POLL_S, LOOK_S = 0.02, 0.5
+# The time between two lists of the GPUs' processes is the run's until then, divided by this.
+LISTS_PER_RUN = 50
 # Characters of a line without an end in which a step is looked for.
 MOST_LINE = 10_000
 # Bytes of output that are passed on at once.
@@ -114,9 +116,9 @@ class CommandRunner:
                     after = processes.times_around(pids, of_runner=False) or after
                     self._look(watch, start_ns, now_ns)
                     if now_ns > list_ns:
-                        # It came onto its GPUs since it was started.
+                        # It came onto its GPUs since it was started, and takes and frees memory there.
                         self.meter.note_edge()
-                        list_ns = now_ns + (now_ns - start_ns)
+                        list_ns = now_ns + (now_ns - start_ns) // LISTS_PER_RUN
                     # A command that marks nothing may be silent for as long as it likes.
                     if watch.marks.latest_ns and now_ns - watch.marks.latest_ns > stall_s * NS_PER_S:
                         said = f"the command has marked nothing more for {stall_s:g} s, and was stopped"
