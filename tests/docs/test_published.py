@@ -41,3 +41,27 @@ def test_the_kept_figure_of_pytorch_follows_from_its_records(called: Called) -> 
     reasons = [check["name"] for check in result["audit"]["checks"] if check["status"] in ("fail", "unknown")]
     assert sorted(reasons) == ["processes on the GPUs", "software"]
     assert [f'"{name}' for name in reasons if f'"{name}' not in page] == []
+
+
+def test_the_second_board_and_both_together_follow_from_their_records(called: Called, tmp_path: Path) -> None:
+    """Another board is publishable, too; two boards tell of boards of the model."""
+    kept = [DOCS / f"measurements/data/{name}.tar" for name in ("smollm2-h200", "smollm2-h200-second")]
+    [result] = json.loads(called("show", kept[1], "--again", "--json").stdout)
+    budget, page = result["budget"], (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
+    assert result["audit"]["publishable"] is True
+    assert f"{budget['energy_per_unit_j']:.4f} J per output token ± {budget['expanded']:.2%}"[:-1] in page
+    called("plot", "table", *kept, "-o", tmp_path / "table.md")
+    pooled = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "0.3306 J/output token [0.3107, 0.3517] for boards of the model" in pooled
+    assert "0.3306 [0.3107, 0.3517]" in page
+
+
+def test_kept_figures_of_training_follow_from_their_records(called: Called) -> None:
+    """Nothing but the plain process stands against them, since memory is held against lists at the same instant."""
+    page = (DOCS / "measurements/training.md").read_text(encoding="utf-8")
+    for result in json.loads(called("show", DOCS / "measurements/data/train-h200.tar", "--again", "--json").stdout):
+        budget = result["budget"]
+        assert f"| {budget['energy_per_unit_j']:.2f} ± {budget['expanded']:.2%}"[:-1] in page
+        assert [check["name"] for check in result["audit"]["checks"] if check["status"] in ("fail", "unknown")] == [
+            "software"
+        ]
