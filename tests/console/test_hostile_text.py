@@ -85,7 +85,6 @@ def hostile(called: Called) -> Called:
         (("results", "list", "--where", HOSTILE), 2),
         (("show", "20260101T000000"), 0),
         (("show", "20260101T000000", "--json"), 0),
-        (("show", f"results/{NAMES[0]}", "--window", "all"), 0),
         (("show", HOSTILE), 7),
         (("show", "results"), 7),
         (("show", f"results/broken{HOSTILE}"), 7),

@@ -89,7 +89,6 @@ def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> No
     ("words", "code", "said"),
     [
         ("report 2 -o x.html", 2, "type one of them: two-sizes-0123abcd (a study), "),
-        ("show two-sizes --window all", 2, "takes one result, and two-sizes is 2"),
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
         ("results query SELEC", 2, "the query failed"),
@@ -235,15 +234,6 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
     names = [row.split()[0] for row in rows]
     assert names == ["20260102T000003-other-3", "20260101T000003-other-3", "fake-2", "fake-1"]
     assert "two-sizes" in wide[3]
-
-
-def test_a_result_shows_its_figures_under_every_window(called: Called) -> None:
-    """A window counts passes from 1, as progress does."""
-    [folder] = store_golden(RESULTS, "fake-full")
-    stored_windows = json.loads((folder / "result.json").read_text())["energy"]["windows"]
-    assert json.loads(called("show", folder, "--window", "all", "--json").stdout) == stored_windows
-    table = called("show", folder, "--window", "all").stdout
-    assert next(line.split()[1:3] for line in table.splitlines() if line.startswith("drained")) == ["1", "1"]
 
 
 def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Called) -> None:

@@ -3,7 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,7 +37,6 @@ All = Annotated[
 Limit = Annotated[int, typer.Option(min=1, help="Most rows shown.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="CSV file to write.")]
 Parquet = Annotated[Path | None, typer.Option("--parquet", help="Parquet file to write.")]
-Window = Literal["drained", "steady_state", "ml-energy", "all"]
 
 
 @app.command("list", epilog=in_help("results list", "results list --where \"name LIKE '%70b%'\" --all"))
@@ -125,32 +124,19 @@ def export(
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
-    window: Annotated[Window | None, typer.Option(help="Show the figures of this window.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")] = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
-    """Show stored results, or analyse them again as this version of wattdock does.
-
-    A window defines which part of each pass counts.
-    """
+    """Show stored results, or analyse them again as this version of wattdock does."""
     from wattdock.console.views import show as print_object
     from wattdock.store import later_attempt
 
     with open_results([named], output_dir) as results:
-        if window is None:
-            shown = [_analysed_again(stored) for stored in results] if again else results
-            print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
-            if not as_json and len(shown) == 1 and (later := later_attempt(shown[0])):
-                say(f"replaced by a later attempt of its study: {later}")
-        elif len(results) == 1:
-            energy = results[0].result.energy
-            if energy is None or (summary := energy.windows) is None:
-                raise ConfigError(f"{named} holds no measured pass", "name a result that has one")
-            figures = [figure for figure in summary.passes if window in (figure.window, "all")]
-            print_object(summary.model_copy(update={"passes": figures}), as_json=as_json)
-        else:
-            raise ConfigError(f"--window {window} takes one result, and {named} is {len(results)}", "name one of them")
+        shown = [_analysed_again(stored) for stored in results] if again else results
+        print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
+        if not as_json and len(shown) == 1 and (later := later_attempt(shown[0])):
+            say(f"replaced by a later attempt of its study: {later}")
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":

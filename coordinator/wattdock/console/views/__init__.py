@@ -33,7 +33,6 @@ VIEWS = {
     "Table": "tables.table_view",
     "TaskState": "tables.tasks_view",
     "VerifiedBundle": "bundles.whole_view",
-    "WindowSummary": "tables.windows_view",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from wattdock.console.views.terminal import Listing, Sheet
-from wattdock.reports.cells import cell_text, number, row_cells
+from wattdock.reports.cells import cell_text, row_cells
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -15,32 +15,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wattdock.analysis import windows
     from wattdock.console.views.terminal import View
     from wattdock.fleet import TaskState
     from wattdock.store import Row
 
-WINDOW_COLUMNS = ("window", "restart", "pass", "seconds", "output tokens", "J/token", "why not")
 TASK_COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
 # A table of more takes minutes to lay out and nobody reads it.
 MOST_ROWS = 1_000
-
-
-def windows_view(summary: windows.WindowSummary) -> View:
-    """Yield each pass under each definition of a window, then every definition's total and how far they differ.
-
-    Restarts and passes count from 1, as everywhere that people read.
-    """
-    rows = []
-    for measured in summary.passes:
-        seconds, tokens = number(measured.duration_s, ".2f"), number(measured.output_tokens, ",")
-        numbers = (str(measured.restart + 1), str(measured.pass_index + 1), seconds, tokens)
-        joules = number(measured.energy_per_output_token_j, ".5g")
-        rows.append((measured.window, *numbers, joules, measured.reason or ""))
-    yield Sheet(WINDOW_COLUMNS, rows)
-    totals = (f"{name} {number(value, '.5g')}" for name, value in summary.energy_per_output_token_j.items())
-    yield f"J/output token: {', '.join(totals)}"
-    yield f"the definitions differ by {number(summary.relative_spread, '.2%')}"
 
 
 def table_view(table: pa.Table) -> View:
