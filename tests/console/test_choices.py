@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_every_choice_is_offered() -> None:
-    """A window or a width that is missing there could not be asked for."""
+    """A width that is missing there could not be asked for."""
     assert set(WIDTHS) == set(get_args(Width))
 
 

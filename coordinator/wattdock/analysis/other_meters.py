@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.metering import MeterEvent
-from wattdock.values import Stored, all_known, known_sum
+from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
     from wattdock.metering import Span, Timeline
     from wattdock.records import PassRecord, RestartRecord
-
-HOST_STATEMENT = (
-    "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
-    "total_j nor of any joules per token."
-)
 
 
 class WindowCheck(Stored):
@@ -57,20 +51,6 @@ class CrossCheck(Stored):
     windows: list[WindowCheck]
     worst_difference_j: float | None
     worst_difference_share: float | None
-
-
-class HostEnergy(Stored):
-    """Uncertainty and meaning of `host_j`.
-
-    Attributes:
-        timing_j: Standard uncertainty from sampling, by domain; null where `host_j` is.
-        events: Reads that failed.
-    """
-
-    source: Literal["rapl"] = "rapl"
-    statement: str = HOST_STATEMENT
-    timing_j: dict[str, float | None]
-    events: list[MeterEvent] = Field(default_factory=list)
 
 
 def cross_check(measured: Measured) -> CrossCheck | None:
@@ -127,22 +107,13 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     )
 
 
-def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float, float] | None]:
-    """Return joules of CPU packages and memory in a span, with their standard uncertainty, by domain."""
+def host_joules(timeline: Timeline | None, span: Span) -> dict[str, float | None]:
+    """Return joules of CPU packages and memory in a span, by domain."""
     return timeline.host.joules(span) if timeline and timeline.host else {}
 
 
-def host_energy(measured: Measured) -> tuple[dict[str, float | None], HostEnergy | None]:
-    """Return joules of CPU packages and memory over all measured passes by domain, and what goes with them."""
-    hosts = [restart.timeline.host for restart in measured.restarts if restart.timeline and restart.timeline.host]
-    if not hosts:
-        return {}, None
+def host_energy(measured: Measured) -> dict[str, float | None]:
+    """Return joules of CPU packages and memory over all measured passes, by domain."""
     passes = [host_joules(restart.timeline, run_pass.span) for restart, run_pass in measured.passes]
-    host_j: dict[str, float | None] = {}
-    timing_j: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for host in hosts for name in host.energy_j):
-        parts = all_known(joules.get(name) for joules in passes)
-        host_j[name] = sum(energy for energy, _ in parts) if parts else None
-        # Each pass is off alike: a straight line cuts the same corners.
-        timing_j[name] = sum(timing for _, timing in parts) if parts else None
-    return host_j, HostEnergy(timing_j=timing_j, events=[event for host in hosts for event in host.events])
+    names = dict.fromkeys(name for joules in passes for name in joules)
+    return {name: known_sum(joules.get(name) for joules in passes) for name in names}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -149,8 +148,8 @@ class Series:
         keep = _inside(self.at_ns, spans)
         return Series(self.at_ns[keep], self.value[keep])
 
-    def increase(self, span: Span) -> tuple[float, float] | None:
-        """Return by how much a growing quantity grew, linear between samples, and the standard uncertainty.
+    def increase(self, span: Span) -> float | None:
+        """Return by how much a growing quantity grew, linear between samples.
 
         None where samples do not surround the span, or are missing in it for longer than a second.
         """
@@ -161,9 +160,7 @@ class Series:
         if float(np.diff(self.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
             return None
         start, end = np.interp([span.start_ns, span.end_ns], self.at_ns, self.value)
-        # How growth was spread within the interval at either end is unknown: uniform over all that the interval holds.
-        at_start, at_end = (float(self.value[k + 1] - self.value[k]) for k in (first, last - 1))
-        return float(end - start), hypot(at_start, at_end) / sqrt(12)
+        return float(end - start)
 
 
 def _inside(at_ns: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
@@ -340,8 +337,8 @@ class HostTimeline:
     energy_j: Mapping[str, Series] = field(default_factory=dict)
     events: tuple[MeterEvent, ...] = ()
 
-    def joules(self, span: Span) -> dict[str, tuple[float, float] | None]:
-        """Return by domain a span's joules and their standard uncertainty, None where they are unknown."""
+    def joules(self, span: Span) -> dict[str, float | None]:
+        """Return by domain a span's joules, None where they are unknown."""
         return {name: series.increase(span) for name, series in self.energy_j.items()}
 
 
