@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.metering import Span, Timeline
+    from wattdock.metering import GpuTimeline, Timeline
     from wattdock.records import PassRecord, RestartRecord
+
+
+# A reading this close to a change may show either value: the length of a call plus the counter's lag.
+EDGE_NS = 20_000_000
 
 
 class WindowCheck(Stored):
@@ -89,9 +95,10 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     if ours_j is not None:
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
-        ends_ns = (span.start_ns, span.end_ns)
-        bound_j = sum(
-            measured.energy.curve(timeline.gpus[uuid]).changes.step_j(at_ns) for uuid in used for at_ns in ends_ns
+        bound_j = known_sum(
+            measured.energy.of_gpu(timeline.gpus[uuid], _step_around(timeline.gpus[uuid], at_ns)).energy_j
+            for uuid in used
+            for at_ns in (span.start_ns, span.end_ns)
         )
     return WindowCheck(
         restart=restart.restart,
@@ -105,6 +112,11 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
         bound_j=bound_j,
         reason=reason,
     )
+
+
+def _step_around(gpu: GpuTimeline, at_ns: int) -> Span:
+    """Return how far from an instant a reading of the counter may be of: since the change before, or the next one."""
+    return Span("step", at_ns - round((gpu.period_s or 0.0) * NS_PER_S) - EDGE_NS, at_ns + EDGE_NS)
 
 
 def host_joules(timeline: Timeline | None, span: Span) -> dict[str, float | None]:

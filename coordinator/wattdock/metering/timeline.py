@@ -33,8 +33,6 @@ EXCERPT_MARGIN_NS = 6 * NS_PER_S
 NEIGHBOURS = 4
 # Longest gap between readings across which energy is computed: a longer standstill may have lost energy.
 MAX_GAP_S = 1.0
-# A reading this close to a change may show either value: the length of a call plus the counter's lag.
-EDGE_NS = 20_000_000
 MJ_PER_J = 1_000
 
 
@@ -107,18 +105,6 @@ class Ticks:
         if len(self.energy_mj) < 3:
             return None
         return float(np.median(np.diff(self.after_start_ns))) / NS_PER_S
-
-    def step_j(self, at_ns: int) -> float:
-        """Return how far one reading at about `at_ns` may be from the counter's course there, joules.
-
-        A reading shows the value since the last change, or the next value where a change is near.
-        """
-        if not len(self.energy_mj):
-            return 0.0
-        before = int(np.searchsorted(self.after_end_ns, at_ns - EDGE_NS, side="right")) - 1
-        after = int(np.searchsorted(self.before_start_ns, at_ns + EDGE_NS, side="left"))
-        first, last = np.clip([before, after], 0, len(self.energy_mj) - 1)
-        return float(self.energy_mj[last] - self.energy_mj[first]) / MJ_PER_J
 
     def inside(self, spans: Sequence[Span]) -> Ticks:
         """Return the changes inside any span, with `NEIGHBOURS` more on either side."""
