@@ -53,9 +53,8 @@ def test_a_pass_is_compared_over_the_window_that_holds_it_not_over_its_own_span(
         compared.difference_j,
         compared.difference_share,
     )
-    # A step of 60 J at each end, or two where a change is as near as here.
-    assert compared.bound_j is not None
-    assert round(compared.bound_j) in (120, 180, 240)
+    # At each end the joules of a period and of 20 ms on either side.
+    assert compared.bound_j == pytest.approx(2 * 600 * 0.14, rel=0.01)
 
 
 def agreement(energy: Any, *power_over_counter: float | None) -> Outcome:
@@ -123,24 +122,14 @@ def test_a_window_that_failed_is_unknown_and_never_passes() -> None:
     assert agreement(energy, 0.04).status == "fail"
 
 
-def test_a_reading_is_off_by_one_step_and_by_two_next_to_a_change() -> None:
-    """Constant 600 W and a change every 100 ms: 60 J."""
-    ticks = constant_power("GPU-a", 600, start_s=0, end_s=10).ticks
-    assert ticks.step_j(int(5.05 * NS_PER_S)) == pytest.approx(60)
-    assert ticks.step_j(int(5.0 * NS_PER_S)) == pytest.approx(120)
-    assert ticks.step_j(int(50 * NS_PER_S)) == 0
-
-
 def test_joules_of_the_host_are_told_per_domain_and_are_in_no_other_figure() -> None:
     """The boundary of everything else is the GPU boards."""
     without, energy = energy_with(), energy_with(host=HOST)
     assert energy.host_j == {"package-0": pytest.approx(550)}
     assert energy.passes[0].host_j == {"package-0": pytest.approx(550)}
-    assert energy.host is not None
-    assert energy.host.source == "rapl"
-    assert (without.host_j, without.host) == ({}, None)
-    ours = energy.model_dump(exclude={"host_j", "host", "passes"})
-    assert ours == without.model_dump(exclude={"host_j", "host", "passes"})
+    assert without.host_j == {}
+    ours = energy.model_dump(exclude={"host_j", "passes"})
+    assert ours == without.model_dump(exclude={"host_j", "passes"})
     assert energy.passes[0].total_j == without.passes[0].total_j
 
 

@@ -60,23 +60,6 @@ def test_requests_are_in_order_of_submission_and_may_finish_with_their_first_tok
     assert [column.tolist() for column in at] == [[10e9, 10.5e9], [12e9, 10.6e9], [12e9, 10.6e9]]
 
 
-@pytest.mark.parametrize(("count", "expected"), [(6, (10.6, 12.0)), (5, "5 requests; with 2 in flight it needs 6")])
-def test_the_window_of_ml_energy_needs_two_requests_more_than_fill_and_empty_the_engine(
-    count: int, expected: tuple[float, float] | str
-) -> None:
-    """From the second first token until all but three have finished."""
-    assert window("ml-energy", in_turn(count), in_flight=2) == (
-        expected if isinstance(expected, str) else pytest.approx(expected)
-    )
-
-
-def test_a_window_without_a_length_is_none() -> None:
-    """The third request has finished when the second gets its first token."""
-    early = (request(0, 10, 10.1, 10.5, 10), request(1, 10, 11, 11, 1), request(2, 10, 11, 11, 1))
-    done = measured(0, 10, 20, (*early, *(request(3 + n, 11, 12, 19, 10) for n in range(3))))
-    assert window("ml-energy", done, in_flight=2) == "it ends before it begins"
-
-
 @pytest.mark.parametrize(
     ("count", "lifetime_s", "expected"),
     [

@@ -2,6 +2,5 @@
 
 from wattdock.live import feed, server
 from wattdock.live.metrics import exposition
-from wattdock.live.peers import peer_of
 
-__all__ = ["exposition", "feed", "peer_of", "server"]
+__all__ = ["exposition", "feed", "server"]

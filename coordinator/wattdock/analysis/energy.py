@@ -13,7 +13,7 @@ from pydantic import Field
 from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
-from wattdock.analysis.other_meters import CrossCheck, HostEnergy, cross_check, host_energy, host_joules
+from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
@@ -58,7 +58,7 @@ class EnergyResult(Stored):
             shared out in several ways, never to be added. What one prompt token costs stands in `token_costs`.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
-            other figure; empty, with `host` null, where they cannot be read.
+            other figure; empty where they cannot be read.
         net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power after each load.
         net_uncertainty_j: Root of squares of that power's uncertainty and the total's timing.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
@@ -95,7 +95,6 @@ class EnergyResult(Stored):
     token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
-    host: HostEnergy | None = None
     gpu_processes: list[ListedProcess] = Field(default_factory=list)
 
     @property
@@ -121,7 +120,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
     counted = summary.of_headline()
     by_pass = zip(passes, used, counted, strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
-    host_j, host = host_energy(measured)
     baselines = idle_baselines(measured)
     input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
     output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
@@ -148,8 +146,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
         phases=phases(measured),
         token_costs=token_costs(measured),
         cross_check=cross_check(measured),
-        host_j=host_j,
-        host=host,
+        host_j=host_energy(measured),
         gpu_processes=listed_processes(measured.restarts),
     )
 
@@ -179,7 +176,6 @@ def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
 
 
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
-    host = host_joules(restart.timeline, run_pass.span)
     return PassEnergy(
         restart=restart.restart,
         pass_index=run_pass.index,
@@ -192,7 +188,7 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         reason=joules.reason,
         prompt_repeats=run_pass.prompt_repeats,
         prompts_reused=run_pass.prompts_reused,
-        host_j={name: energy[0] if energy else None for name, energy in host.items()},
+        host_j=host_joules(restart.timeline, run_pass.span),
         cpu_others_share=run_pass.cpu_others_share,
         lease_fault=run_pass.lease_fault,
     )

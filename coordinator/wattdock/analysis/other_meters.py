@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.metering import MeterEvent
-from wattdock.values import Stored, all_known, known_sum
+from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.metering import Span, Timeline
+    from wattdock.metering import GpuTimeline, Timeline
     from wattdock.records import PassRecord, RestartRecord
 
-HOST_STATEMENT = (
-    "CPU packages and memory as RAPL's counters see them, of the whole host and not of the runner alone; never part of "
-    "total_j nor of any joules per token."
-)
+
+# A reading this close to a change may show either value: the length of a call plus the counter's lag.
+EDGE_NS = 20_000_000
 
 
 class WindowCheck(Stored):
@@ -59,20 +59,6 @@ class CrossCheck(Stored):
     worst_difference_share: float | None
 
 
-class HostEnergy(Stored):
-    """Uncertainty and meaning of `host_j`.
-
-    Attributes:
-        timing_j: Standard uncertainty from sampling, by domain; null where `host_j` is.
-        events: Reads that failed.
-    """
-
-    source: Literal["rapl"] = "rapl"
-    statement: str = HOST_STATEMENT
-    timing_j: dict[str, float | None]
-    events: list[MeterEvent] = Field(default_factory=list)
-
-
 def cross_check(measured: Measured) -> CrossCheck | None:
     """Return how a second meter's windows compare with our figures of them; None without such windows.
 
@@ -109,9 +95,10 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     if ours_j is not None:
         difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
         share = difference_j / ours_j if ours_j else None
-        ends_ns = (span.start_ns, span.end_ns)
-        bound_j = sum(
-            measured.energy.curve(timeline.gpus[uuid]).changes.step_j(at_ns) for uuid in used for at_ns in ends_ns
+        bound_j = known_sum(
+            measured.energy.of_gpu(timeline.gpus[uuid], _step_around(timeline.gpus[uuid], at_ns)).energy_j
+            for uuid in used
+            for at_ns in (span.start_ns, span.end_ns)
         )
     return WindowCheck(
         restart=restart.restart,
@@ -127,22 +114,18 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     )
 
 
-def host_joules(timeline: Timeline | None, span: Span) -> dict[str, tuple[float, float] | None]:
-    """Return joules of CPU packages and memory in a span, with their standard uncertainty, by domain."""
+def _step_around(gpu: GpuTimeline, at_ns: int) -> Span:
+    """Return how far from an instant a reading of the counter may be of: since the change before, or the next one."""
+    return Span("step", at_ns - round((gpu.period_s or 0.0) * NS_PER_S) - EDGE_NS, at_ns + EDGE_NS)
+
+
+def host_joules(timeline: Timeline | None, span: Span) -> dict[str, float | None]:
+    """Return joules of CPU packages and memory in a span, by domain."""
     return timeline.host.joules(span) if timeline and timeline.host else {}
 
 
-def host_energy(measured: Measured) -> tuple[dict[str, float | None], HostEnergy | None]:
-    """Return joules of CPU packages and memory over all measured passes by domain, and what goes with them."""
-    hosts = [restart.timeline.host for restart in measured.restarts if restart.timeline and restart.timeline.host]
-    if not hosts:
-        return {}, None
+def host_energy(measured: Measured) -> dict[str, float | None]:
+    """Return joules of CPU packages and memory over all measured passes, by domain."""
     passes = [host_joules(restart.timeline, run_pass.span) for restart, run_pass in measured.passes]
-    host_j: dict[str, float | None] = {}
-    timing_j: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for host in hosts for name in host.energy_j):
-        parts = all_known(joules.get(name) for joules in passes)
-        host_j[name] = sum(energy for energy, _ in parts) if parts else None
-        # Each pass is off alike: a straight line cuts the same corners.
-        timing_j[name] = sum(timing for _, timing in parts) if parts else None
-    return host_j, HostEnergy(timing_j=timing_j, events=[event for host in hosts for event in host.events])
+    names = dict.fromkeys(name for joules in passes for name in joules)
+    return {name: known_sum(joules.get(name) for joules in passes) for name in names}

@@ -240,7 +240,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         compute=None if config.command else compute(measured, environment, energy),
         budget=found,
         procedure=procedure(measured, energy.windows),
-        multi_gpu=multi_gpu(measured, energy, speed),
+        multi_gpu=multi_gpu(energy, speed),
         gpus=gpu_results(measured),
         spans=spans,
     )

@@ -72,12 +72,10 @@ class WindowSummary(Stored):
             requests overlap and every pass has one, else `drained`. Of a command: `marked` where spans were named that
             count, whether every run has them or not, else `drained`, the whole run.
         energy_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
-        relative_spread: (Largest − smallest figure of all definitions) ÷ that of `drained`.
     """
 
     headline: WindowName
     energy_per_output_token_j: dict[str, float | None]
-    relative_spread: float | None
     passes: list[WindowFigure]
 
     def of_headline(self) -> list[WindowFigure]:
@@ -88,17 +86,6 @@ class WindowSummary(Stored):
 def drained(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
     """From just before the first request until the engine has drained after the last token."""
     return run_pass.span.start_ns, run_pass.span.end_ns
-
-
-def ml_energy(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
-    """From the first token of as many requests as are in flight, to when all but that many have finished.
-
-    Source: the ML.ENERGY benchmark's steady state: from B first tokens to N − B − 1 requests finished.
-    """
-    at, in_flight = Instants.of(run_pass), config.workload.batch_size
-    if len(at.finished) < 2 * in_flight + 2:
-        raise NoWindowError(f"{len(at.finished)} requests; with {in_flight} in flight it needs {2 * in_flight + 2}")
-    return int(np.sort(at.first)[in_flight - 1]), int(np.sort(at.finished)[len(at.finished) - in_flight - 2])
 
 
 def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
@@ -171,7 +158,6 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
 WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
     "drained": drained,
     "steady_state": steady_state,
-    "ml-energy": ml_energy,
 }
 OF_COMMANDS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
     "drained": drained,
@@ -191,16 +177,13 @@ def windows(measured: Measured) -> WindowSummary:
         of_window = [figure for figure in figures if figure.window == name]
         tokens = sum(figure.output_tokens or 0 for figure in of_window)
         per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
-    figures_j = [value for value in per_token.values() if value is not None]
-    drained_j = per_token["drained"]
-    spread = (max(figures_j) - min(figures_j)) / drained_j if drained_j and len(figures_j) > 1 else None
     steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
     # Whole passes of rounds are steady without a lead-in, too.
     cut = measured.config.warmup.profile == "lead-in" or not measured.config.workload.has_rounds
     headline: WindowName = "steady_state" if cut and steady else "drained"
     if command:
         headline = "marked" if command.work.within else "drained"
-    return WindowSummary(headline=headline, energy_per_output_token_j=per_token, relative_spread=spread, passes=figures)
+    return WindowSummary(headline=headline, energy_per_output_token_j=per_token, passes=figures)
 
 
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.metering.timeline import EnergySource, GpuTimeline, Series, Ticks
+    from wattdock.metering.timeline import EnergySource, GpuTimeline, Series
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
@@ -103,14 +103,6 @@ class EnergyCurve:
     def _fallbacks(self) -> list[_PowerCurve]:
         """Integrated power, for spans in which the counter did not answer."""
         return _power_curves(self._gpu)
-
-    @cached_property
-    def changes(self) -> Ticks:
-        """All of the counter's changes; where some were not looked for, as the power samples tell them."""
-        curve = next(iter(self._curves), None)
-        if isinstance(curve, EnergyInterpolation) and curve.has_samples and self._gpu.period_s:
-            return curve.changes(self._gpu.period_s)
-        return self._gpu.ticks
 
     def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules between two instants, CLOCK_MONOTONIC nanoseconds.

@@ -7,7 +7,7 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,7 +72,6 @@ class EnergyInterpolation:
         self._spare = 0 if self.has_samples else SPARE
         self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
         self._lag = lag
-        self._first_mj = int(ticks.energy_mj[0]) if len(ticks.energy_mj) else 0
         energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
         at_s, std_s, period_s = tick_instants(ticks, self._base_ns, gpu.period_s if self.has_samples else None)
         self._changes = _Instants(at_s - lag.mean_s, std_s, energy_j)
@@ -167,19 +166,6 @@ class EnergyInterpolation:
         at_ns = self._base_ns + np.round(self._edges_s * NS_PER_S).astype(np.int64)
         inside = slice(*np.searchsorted(at_ns, (start_ns, end_ns)))
         return at_ns[inside], np.diff(self._energy_j(self._edges_s[inside]))
-
-    def changes(self, period_s: float) -> Ticks:
-        """Return every change of a counter with this period; the samples tell those that were not looked for."""
-        shown_s, lag_s = self._changes.at_s + self._lag.mean_s, self._lag.mean_s
-        at_s = np.concatenate(
-            [
-                np.linspace(start_s, end_s, max(1, round((end_s - start_s) / period_s)), endpoint=False)
-                for start_s, end_s in pairwise(shown_s)
-            ]
-        )
-        at_ns = self._base_ns + np.round(at_s * NS_PER_S).astype(np.int64)
-        energy_mj = self._first_mj + np.round(self._energy_j(at_s - lag_s) * MJ_PER_J).astype(np.int64)
-        return Ticks(at_ns, at_ns, at_ns, at_ns, energy_mj)
 
     def _energy_j(self, at_s: Floats, samples_s: Floats | float = 0.0, counter_s: Floats | float = 0.0) -> Floats:
         """Return cumulative energy at instants, if samples trail by `samples_s` more and the counter by `counter_s`.

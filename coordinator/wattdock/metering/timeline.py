@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import hypot, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -34,8 +33,6 @@ EXCERPT_MARGIN_NS = 6 * NS_PER_S
 NEIGHBOURS = 4
 # Longest gap between readings across which energy is computed: a longer standstill may have lost energy.
 MAX_GAP_S = 1.0
-# A reading this close to a change may show either value: the length of a call plus the counter's lag.
-EDGE_NS = 20_000_000
 MJ_PER_J = 1_000
 
 
@@ -109,18 +106,6 @@ class Ticks:
             return None
         return float(np.median(np.diff(self.after_start_ns))) / NS_PER_S
 
-    def step_j(self, at_ns: int) -> float:
-        """Return how far one reading at about `at_ns` may be from the counter's course there, joules.
-
-        A reading shows the value since the last change, or the next value where a change is near.
-        """
-        if not len(self.energy_mj):
-            return 0.0
-        before = int(np.searchsorted(self.after_end_ns, at_ns - EDGE_NS, side="right")) - 1
-        after = int(np.searchsorted(self.before_start_ns, at_ns + EDGE_NS, side="left"))
-        first, last = np.clip([before, after], 0, len(self.energy_mj) - 1)
-        return float(self.energy_mj[last] - self.energy_mj[first]) / MJ_PER_J
-
     def inside(self, spans: Sequence[Span]) -> Ticks:
         """Return the changes inside any span, with `NEIGHBOURS` more on either side."""
         inside = _inside(self.after_end_ns, spans)
@@ -149,8 +134,8 @@ class Series:
         keep = _inside(self.at_ns, spans)
         return Series(self.at_ns[keep], self.value[keep])
 
-    def increase(self, span: Span) -> tuple[float, float] | None:
-        """Return by how much a growing quantity grew, linear between samples, and the standard uncertainty.
+    def increase(self, span: Span) -> float | None:
+        """Return by how much a growing quantity grew, linear between samples.
 
         None where samples do not surround the span, or are missing in it for longer than a second.
         """
@@ -161,9 +146,7 @@ class Series:
         if float(np.diff(self.at_ns[first : last + 1]).max(initial=0)) > MAX_GAP_S * NS_PER_S:
             return None
         start, end = np.interp([span.start_ns, span.end_ns], self.at_ns, self.value)
-        # How growth was spread within the interval at either end is unknown: uniform over all that the interval holds.
-        at_start, at_end = (float(self.value[k + 1] - self.value[k]) for k in (first, last - 1))
-        return float(end - start), hypot(at_start, at_end) / sqrt(12)
+        return float(end - start)
 
 
 def _inside(at_ns: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.bool_]:
@@ -340,8 +323,8 @@ class HostTimeline:
     energy_j: Mapping[str, Series] = field(default_factory=dict)
     events: tuple[MeterEvent, ...] = ()
 
-    def joules(self, span: Span) -> dict[str, tuple[float, float] | None]:
-        """Return by domain a span's joules and their standard uncertainty, None where they are unknown."""
+    def joules(self, span: Span) -> dict[str, float | None]:
+        """Return by domain a span's joules, None where they are unknown."""
         return {name: series.increase(span) for name, series in self.energy_j.items()}
 
 

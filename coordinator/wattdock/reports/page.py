@@ -142,7 +142,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         **_summary(points),
         **_drawings(points, extent),
         **_measured_with(points),
-        **_methods(points),
     )
 
 
@@ -187,11 +186,6 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
         "data": embedded,
         "has_timelines": bool(restarts),
         "has_power": any(line.power_w or line.host_w for _, line in restarts),
-        "power_method": _method(
-            {trace.source for _, line in restarts for trace in line.power_w},
-            "energy between two changes of a GPU's counter ÷ the time between them",
-            "the driver's power readings",
-        ),
     }
 
 
@@ -352,21 +346,3 @@ def _measured_with(points: Sequence[Point]) -> dict[str, Any]:
         excerpts = excerpts_at_difference(list(labels))
         differ[name.startswith(WITHIN)][name] = list(zip(excerpts, labels.values(), strict=True))
     return {"same": conditions.shared(list(texts.values())), "differ": differ[False], "differ_within": differ[True]}
-
-
-def _methods(points: Sequence[Point]) -> dict[str, Any]:
-    """Return what the joules are made of."""
-    energies = [point.result.energy for point in points if point.result.energy]
-    energy_method = _method(
-        {source for energy in energies if energy.source for source in energy.source.split("+")},
-        "the GPUs' own energy counters, interpolated between their changes",
-        "the driver's power readings, integrated from one to the next",
-    )
-    return {"energy_method": energy_method}
-
-
-def _method(sources: set[str], of_counters: str, of_readings: str) -> str:
-    """Return the text for counters, for readings, or for both; for counters where nothing was measured."""
-    if sources and "counter" not in sources:
-        return of_readings
-    return f"{of_counters}; of a GPU without an energy counter, {of_readings}" if len(sources) > 1 else of_counters

@@ -232,10 +232,8 @@ def _token_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
     per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
     yield "all joules", f"{', '.join(per)} (whole passes)"
-    if energy.windows and energy.windows.relative_spread is not None:
-        values = energy.windows.energy_per_output_token_j.items()
-        by_window = ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
-        yield "by window", f"{by_window} (differ by {energy.windows.relative_spread:.1%})"
+    values = energy.windows.energy_per_output_token_j.items() if energy.windows else ()
+    yield "by window", ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
     yield from token_cost_texts(result).items()
 
 
