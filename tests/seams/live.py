@@ -2,5 +2,6 @@
 
 from wattdock.live import feed, server
 from wattdock.live.metrics import exposition
+from wattdock.live.peers import peer_of
 
-__all__ = ["exposition", "feed", "server"]
+__all__ = ["exposition", "feed", "peer_of", "server"]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 1_000
 # Longest text in a row; a result that somebody wrote may hold megabytes.
 MOST_CHARACTERS = 300
-# Most requests that wait for results to be read.
-MOST_WAITING = 8
+# Most requests of other users that wait for results to be read.
+MOST_WAITING = 2
 # The pause before the rows are read again, as a multiple of how long the last reading took.
 REST = 9
 
@@ -43,7 +43,7 @@ class ServedResults:
         self._named, self._read_utc = set[str](), datetime.now(UTC)
         self._rows, self._rest_until_s = self._read_rows(), 0.0
 
-    async def rows(self) -> dict[str, Any]:
+    async def rows(self, *, for_owner: bool) -> dict[str, Any]:
         """Return the latest rows; the earlier ones while a pass is measured, or where reading takes long."""
         if study := self._feed.measuring:
             newer = len(self._names() - self._named)
@@ -51,11 +51,11 @@ class ServedResults:
             return {"rows": self._rows, "note": note}
         if time.monotonic() >= self._rest_until_s:
             began_s = time.monotonic()
-            self._rows = await self._in_turn(self._read_rows)
+            self._rows = await self._in_turn(self._read_rows, for_owner=for_owner)
             self._rest_until_s = time.monotonic() + REST * (time.monotonic() - began_s)
         return {"rows": self._rows, "note": ""}
 
-    async def report(self, name: str) -> str:
+    async def report(self, name: str, *, for_owner: bool) -> str:
         """Return the report of a result or a study as HTML.
 
         Raises:
@@ -71,12 +71,12 @@ class ServedResults:
                     raise ConfigError(said.replace(str(folder), str(self._output_dir)).strip())
                 return read_regular(file).decode()
 
-        page: str = await self._in_turn(read)
+        page: str = await self._in_turn(read, for_owner=for_owner)
         return page
 
-    async def _in_turn(self, read: Callable[[], Any]) -> Any:
-        """Read on another thread, one request after the other, and not while a pass is measured."""
-        if self._waiting >= MOST_WAITING:
+    async def _in_turn(self, read: Callable[[], Any], *, for_owner: bool) -> Any:
+        """Read on another thread, and not while a pass is measured; others' requests leave room for the owner's."""
+        if self._waiting >= MOST_WAITING and not for_owner:
             raise HTTPException(503, "others are waiting for results already; try again")
         self._waiting += 1
         try:

@@ -33,6 +33,7 @@ from wattdock.errors import ConfigError, PreflightError, WattdockError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
 from wattdock.live.order import Order, StartedRuns, choices
+from wattdock.live.peers import is_owner, peer_of
 from wattdock.live.results import ServedResults
 from wattdock.text import COMPACT, from_json, json_text
 
@@ -52,7 +53,8 @@ UPDATE_S, PASS_UPDATE_S = 1.0, 5.0
 GRACE_S = 8
 # A viewer that takes nothing for so long is let go; who has connected and asks nothing, too.
 STALLED_S, SILENT_S = 20.0, 10.0
-MOST_CONNECTIONS = 200
+# Connections in all, of all other users, and of one of them: the serving user always finds room.
+MOST_CONNECTIONS, MOST_OF_OTHERS, MOST_OF_USER = 200, 150, 50
 MOST_BODY_BYTES = 16_000
 TOKEN = "x-wattdock-token"
 ASSETS = {
@@ -140,14 +142,14 @@ class Service:
         service = {"allowed": self.token is not None, "folder": str(self.feed.output_dir.absolute())}
         return JSONResponse(choices() | service)
 
-    async def rows(self, _: Request) -> Response:
+    async def rows(self, request: Request) -> Response:
         """Answer with the stored results."""
-        rows = await self.results.rows()
+        rows = await self.results.rows(for_owner=_is_for_owner(request))
         return Response(json_text(rows), media_type="application/json")
 
     async def report(self, request: Request) -> Response:
         """Answer with the report of a result or a study."""
-        page = await self.results.report(request.path_params["name"])
+        page = await self.results.report(request.path_params["name"], for_owner=_is_for_owner(request))
         # The report has a policy of its own.
         return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
 
@@ -185,11 +187,19 @@ class Service:
 
 
 class TimedConnection(H11Protocol):
-    """Serves one request; closed where nothing whole was asked in time."""
+    """Serves one request; closed where nothing whole was asked in time, or its user has many others."""
+
+    peer: int | str = ""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, for a while."""
         super().connection_made(transport)
+        if self.client and self.server:
+            self.peer = peer_of(self.client, self.server)
+        if not is_owner(self.peer):
+            peers = [peer for each in self.connections if not is_owner(peer := getattr(each, "peer", ""))]
+            if len(peers) > MOST_OF_OTHERS or peers.count(self.peer) > MOST_OF_USER:
+                transport.abort()
         self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
 
 
@@ -270,6 +280,10 @@ def application(service: Service) -> Starlette:
         exception_handlers={WattdockError: _refused, ValidationError: _refused},
         lifespan=lifespan,
     )
+
+
+def _is_for_owner(request: Request) -> bool:
+    return is_owner(peer_of(request.scope["client"], request.scope["server"]))
 
 
 async def _refused(_: Request, error: Exception) -> Response:
