@@ -63,7 +63,7 @@ settings.load_profile("busy")
 
 ENGINES = tuple(
     f"tests/runners/{name}"
-    for name in ("llamacpp/", "pytorch/", "tensorrt/", "vllm/", "test_real_engines.py", "test_standins.py")
+    for name in ("llamacpp/", "pytorch/", "sglang/", "tensorrt/", "vllm/", "test_real_engines.py", "test_standins.py")
 )
 # What stays in one process: all that looks at what is on the container engine; what shares a served engine, a stand-in
 # for one, or another runner's process; what transformers counts, recordings of simulated GPUs, sources as they are
@@ -74,7 +74,7 @@ TOGETHER = {
         "tests/docs/test_commands.py::test_every_command_of_a_page_succeeds[shared-server]",
     ),
     "served": ("tests/runners/vllm/test_vllm_served.py",),
-    "stand-ins": ("tests/runners/tensorrt/", "tests/runners/test_standins.py"),
+    "stand-ins": ("tests/runners/sglang/", "tests/runners/tensorrt/", "tests/runners/test_standins.py"),
     "runners": ("tests/contract/test_contract.py", *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/audit/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
@@ -177,7 +177,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it comes without types
     def _split_scope(self, nodeid: str) -> str:
         if "[vllm-served" in nodeid:
             return "served"
-        if nodeid.startswith("tests/contract/") and "[tensorrt" in nodeid:
+        if nodeid.startswith("tests/contract/") and ("[sglang" in nodeid or "[tensorrt" in nodeid):
             return "stand-ins"
         together = (name for name, places in TOGETHER.items() if nodeid.startswith(places))
         file = str(super()._split_scope(nodeid))

@@ -15,7 +15,7 @@ import pytest
 from sources import calls, nodes
 
 REPO = Path(__file__).resolve().parents[1]
-ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm"}
+ENGINES = {"torch", "transformers", "accelerate", "vllm", "tensorrt_llm", "sglang"}
 HOST_ONLY = {"pydantic", "docker", "zeus", "pynvml", "wattdock"}
 RUNNER_COMMON = {"grpc", "google", "wattdock_proto", "wattdock_runner"}
 
@@ -277,6 +277,7 @@ def declared(file: str, *keys: str) -> set[str]:
         *(("runners/pytorch", ("runners/pytorch",), {name: name}) for name in ("torch", "transformers")),
         ("runners/vllm", ("runners/vllm",), {"vllm": "vllm"}),
         ("runners/tensorrt", ("runners/tensorrt",), {"tensorrt-llm": "tensorrt_llm"}),
+        ("runners/sglang", ("runners/sglang",), {"sglang": "sglang"}),
     ],
 )
 def test_what_was_asked_for_is_declared_and_really_imported(

@@ -20,7 +20,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files that tokenizers of transformers are read from; others' own forms (tekken.json, *.tiktoken) are not read.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # Engines that find their weights by a pattern of names; every other one reads what transformers reads.
-BY_PATTERN = ("vllm", "tensorrt")
+BY_PATTERN = ("vllm", "sglang", "tensorrt")
 # Mistral's own second copy of its weights, which vLLM looks for in subfolders, too.
 CONSOLIDATED = "consolidated*.safetensors"
 # A part of a GGUF model: llama.cpp is given the first, and opens the others by their names.
@@ -57,8 +57,8 @@ def weight_names(
     Raises:
         ValueError: The backend's engine reads other files.
 
-    Source: `_get_resolved_checkpoint_files` of transformers 5.24; `DefaultModelLoader._prepare_weights` of vLLM 0.32;
-        `HfWeightLoader` of TensorRT-LLM.
+    Source: `_get_resolved_checkpoint_files` of transformers 5.24; `DefaultModelLoader._prepare_weights` of vLLM 0.32
+        and of SGLang; `HfWeightLoader` of TensorRT-LLM.
     """
     wanted: AbstractSet[str] = {WEIGHTS} if WEIGHTS in names else indexed() if INDEX in names else set()
     if backend not in BY_PATTERN or not wanted:

@@ -115,7 +115,7 @@ def test_arithmetic_and_cache_are_counted_in_their_own_types(
     assert made.bytes_read_least == pytest.approx(weights + REQUESTS * 51_438_944_256 * cache_bytes / 2)
 
 
-@pytest.mark.parametrize("guesses", [{"spec_tokens": 3}])
+@pytest.mark.parametrize("guesses", [{"spec_tokens": 3}, {"speculative_num_draft_tokens": 3}])
 def test_an_engine_that_guesses_tokens_reads_its_weights_and_caches_less_often(guesses: Mapping[str, Any]) -> None:
     """A step may give each request its next token and three that were guessed rightly: a quarter of the steps."""
     made = worked_out(runner={"engine_args": {"dtype": "bfloat16", **guesses}})

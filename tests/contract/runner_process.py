@@ -37,6 +37,7 @@ PYTORCH_PYTHON = PYTORCH_FOLDER / ".venv/bin/python"
 VLLM_FOLDER = ROOT / "runners/vllm"
 VLLM_PYTHON = VLLM_FOLDER / ".venv/bin/python"
 TENSORRT_FOLDER = ROOT / "runners/tensorrt"
+SGLANG_FOLDER = ROOT / "runners/sglang"
 SEND_CHUNK = 1 << 20
 # How long to wait for what has to come; a test that passes waits no longer than it takes.
 PATIENCE_S = 120

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.runner_process import FAKE_FOLDER, PYTORCH_PYTHON, ROOT
+from contract.runner_process import FAKE_FOLDER, PYTORCH_PYTHON, ROOT, VLLM_PYTHON
+from runners.sglang.make_standin import make_standin as make_sglang
 from runners.tensorrt.make_standin import make_standin
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -126,6 +127,8 @@ TENSORRT = Subject(
     statuses=frozenset({"ok", "warn"}),
     tells_steps=False,
 )
+# vLLM's environment has all that a served engine's runner needs, beside the stand-in.
+SGLANG = replace(TENSORRT, name="sglang", interpreter=VLLM_PYTHON, stand_in=make_sglang)
 # How many seconds vLLM's workers may take for a step: longer than two workers need on busy cores.
 HANG_LIMIT_S = 10
 VLLM = Subject(
@@ -153,6 +156,7 @@ SUBJECTS = (
     VLLM,
     VLLM_SERVED,
     TENSORRT,
+    SGLANG,
 )
 
 

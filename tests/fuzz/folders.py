@@ -91,7 +91,7 @@ def weight_seeds(folder: Path) -> list[Files]:
 def run_weights(folder: Path) -> None:
     """Read which weights a folder has, and how large they are."""
     command(folder, "estimate", "./m", "--gpu-model", "H100-80GB", "--batch-size", "2", "--context", "64")
-    backends = ("pytorch", "vllm", "tensorrt")
+    backends = ("pytorch", "vllm", "tensorrt", "sglang")
     command(folder, "plan", "--model", "./m", "--prompts", "synthetic", "--backend", chosen(folder, backends))
     with refusing():
         checkpoint.weight_files(folder / "m")

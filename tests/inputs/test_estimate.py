@@ -177,6 +177,7 @@ def test_requests_longer_than_the_models_context_are_refused(
         ("pytorch", {"offload_folder": "x"}, {"model_type": "bamba"}, 512),
         ("vllm", {}, {"rope_scaling": YARN}, 512),
         ("vllm", {"max_model_len": 300}, {}, 300),
+        ("sglang", {"context_length": 300}, {}, 300),
         ("tensorrt", {"max_seq_len": 300}, {}, 300),
         ("llamacpp", {}, {}, 512),
         ("llamacpp", {}, {"max_position_embeddings": 8192}, 4096),

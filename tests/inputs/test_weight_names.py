@@ -53,35 +53,35 @@ SHARDS = weights(A, B) | index(A, B, metadata={})
 # A folder's weights; then what transformers reads, and the backends that read the same. An engine that reads other
 # files, or none, is refused before it starts.
 FOLDERS: dict[str, tuple[Content, list[str], set[str]]] = {
-    "whole": (weights(WHOLE), [WHOLE], {"pytorch", "vllm", "tensorrt"}),
-    "shards": (SHARDS, [A, B], {"pytorch", "vllm", "tensorrt"}),
+    "whole": (weights(WHOLE), [WHOLE], {"pytorch", "vllm", "sglang", "tensorrt"}),
+    "shards": (SHARDS, [A, B], {"pytorch", "vllm", "sglang", "tensorrt"}),
     "stale index": (weights(WHOLE) | index(A, B, metadata={}), [WHOLE], {"pytorch", "tensorrt"}),
     "broken index": (weights(WHOLE) | {INDEX: b"{"}, [WHOLE], {"pytorch", "tensorrt"}),
     "both": (weights(WHOLE) | SHARDS, [WHOLE], {"pytorch"}),
     "variant": (weights(WHOLE, "model.fp16.safetensors"), [WHOLE], {"pytorch"}),
-    "variant in shards": (SHARDS | weights("model.fp16-1-of-2.safetensors"), [A, B], {"pytorch", "vllm"}),
+    "variant in shards": (SHARDS | weights("model.fp16-1-of-2.safetensors"), [A, B], {"pytorch", "vllm", "sglang"}),
     "whole in index": (
         weights(WHOLE, "x.safetensors") | index(WHOLE, metadata={}),
         [WHOLE],
-        {"pytorch", "vllm"},
+        {"pytorch", "vllm", "sglang"},
     ),
     "consolidated": (weights(WHOLE, CONSOLIDATED), [WHOLE], {"pytorch", "tensorrt"}),
-    "consolidated beside shards": (SHARDS | weights(CONSOLIDATED), [A, B], {"pytorch", "tensorrt"}),
-    "consolidated below": (weights(WHOLE, f"original/{CONSOLIDATED}"), [WHOLE], {"pytorch", "tensorrt"}),
+    "consolidated beside shards": (SHARDS | weights(CONSOLIDATED), [A, B], {"pytorch", "sglang", "tensorrt"}),
+    "consolidated below": (weights(WHOLE, f"original/{CONSOLIDATED}"), [WHOLE], {"pytorch", "sglang", "tensorrt"}),
     "pickles below": (
         weights(WHOLE, "onnx/model.safetensors") | {"original/consolidated.00.pth": b"x", "pytorch_model.bin": b"x"},
         [WHOLE],
-        {"pytorch", "vllm", "tensorrt"},
+        {"pytorch", "vllm", "sglang", "tensorrt"},
     ),
-    "hidden": (weights(WHOLE, "._model.safetensors"), [WHOLE], {"pytorch", "vllm", "tensorrt"}),
-    "without metadata": (weights(A) | index(A), [A], {"vllm", "tensorrt"}),
+    "hidden": (weights(WHOLE, "._model.safetensors"), [WHOLE], {"pytorch", "vllm", "sglang", "tensorrt"}),
+    "without metadata": (weights(A) | index(A), [A], {"vllm", "sglang", "tensorrt"}),
     "no index": (weights(A, B), [], set()),
     "pickled": ({"pytorch_model.bin": b"x"}, [], set()),
 }
 
 
 @pytest.mark.parametrize(("content", "read", "backends"), FOLDERS.values(), ids=FOLDERS)
-@pytest.mark.parametrize("backend", ["pytorch", "vllm", "tensorrt"])
+@pytest.mark.parametrize("backend", ["pytorch", "vllm", "sglang", "tensorrt"])
 def test_folders_are_taken_from_which_an_engine_reads_what_the_result_names(
     tmp_path: Path, backend: str, content: Content, read: list[str], backends: set[str]
 ) -> None:

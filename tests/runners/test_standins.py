@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import ids_prompt, output_ids, running, workload
-from contract.subjects import SMALL_UNIFORM, TENSORRT, Subject
+from contract.subjects import SGLANG, SMALL_UNIFORM, TENSORRT, Subject
 from launch.standins import state_of, wait_until
 from seams.launch import descendants
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 # Settings that keep prompts in a cache, and how many of 70 tokens come from the cache the second time.
 CACHING: dict[str, tuple[dict[str, Any], int]] = {
     "tensorrt": ({"kv_cache_config": {"enable_block_reuse": True}}, 64),
+    "sglang": ({"disable_radix_cache": False}, 69),
 }
 
 
-@pytest.fixture(params=[TENSORRT], ids=lambda subject: subject.name)
+@pytest.fixture(params=[TENSORRT, SGLANG], ids=lambda subject: subject.name)
 def standin(request: pytest.FixtureRequest) -> Subject:
     """A backend whose engine is a stand-in."""
     subject: Subject = request.param

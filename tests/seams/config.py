@@ -2,6 +2,7 @@
 
 from wattdock.config.lengths import LengthSpec
 from wattdock.config.sections import ReplicableSection, section_class
+from wattdock.config.sections.sglang import Section as sglang_Section
 from wattdock.config.sections.tensorrt import KvCacheSettings
 from wattdock.config.sections.tensorrt import Section as tensorrt_Section
 from wattdock.config.sections.vllm import Section as vllm_Section
@@ -13,6 +14,7 @@ __all__ = [
     "LengthSpec",
     "ReplicableSection",
     "section_class",
+    "sglang_Section",
     "tensorrt_Section",
     "vllm_Section",
 ]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # Engine argument with the bits that the loaded model's matrices are multiplied in; null where the kernels are unknown.
 OPERANDS_BITS = "linear_operands_bits"
 BITS = {"float32": 32, "float": 32, "bfloat16": 16, "float16": 16}
-# vLLM's argument with the most tokens that a step guesses for a request.
-GUESSED_TOKENS = "spec_tokens"
+# Engine arguments (vLLM, SGLang) with the most tokens that a step guesses for a request.
+GUESSED_TOKENS = ("spec_tokens", "speculative_num_draft_tokens")
 NO_BITS = "the engine does not tell how wide the operands are that it multiplies"
 
 
@@ -173,7 +173,8 @@ def _least_bytes(
     if not environment.runner.weight_bytes:
         return None
     arguments = environment.runner.engine_args
-    tokens_per_step = 1 + (guessed if isinstance(guessed := arguments.get(GUESSED_TOKENS), int) else 0)
+    guessed = (arguments.get(name) for name in GUESSED_TOKENS)
+    tokens_per_step = 1 + max([0, *(number for number in guessed if isinstance(number, int))])
     cache_settings = arguments.get("kv_cache_config")
     in_settings = cache_settings.get("dtype") if isinstance(cache_settings, dict) else None
     cache_dtype = arguments.get("kv_cache_dtype") or in_settings

@@ -38,7 +38,7 @@ SPELLED_ELSEWHERE = {
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host. A family's keys
 # and passwords stay behind: `is_secret_variable` looks at each name and value.
-ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM)_\w+")
+ENGINE_NAME = re.compile(r"(VLLM|NCCL|GLOO|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|TLLM|TRTLLM|SGLANG|SGL)_\w+")
 # What changes how an engine runs in a process, which gets it and what any program gets, and so belongs to its result.
 SETTING_NAME = re.compile(
     ENGINE_NAME.pattern

@@ -7,7 +7,6 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
