@@ -9,7 +9,6 @@ from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
 from wattdock.console.progress import JsonLines, Notebook, Plain, describe
 from wattdock.console.reports import Width
-from wattdock.console.results import Window
 from wattdock.console.views.bundles import bundle_view
 from wattdock.console.views.comparisons import comparison_view
 from wattdock.console.views.results import results_view
@@ -29,7 +28,6 @@ __all__ = [
     "Sheet",
     "UsageError",
     "Width",
-    "Window",
     "app",
     "bundle_view",
     "comparison_view",
