@@ -7,8 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
-from seams.analysis import WINDOWS
-from seams.console import COMMANDS, SUB_APPS, SettingFlags, Width, Window, study_of
+from seams.console import COMMANDS, SUB_APPS, SettingFlags, Width, study_of
 from seams.reports import WIDTHS
 
 from wattdock.config import ExperimentConfig
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_every_choice_is_offered() -> None:
-    """A window or a width that is missing there could not be asked for."""
-    assert get_args(Window) == (*WINDOWS, "all")
+    """A width that is missing there could not be asked for."""
     assert set(WIDTHS) == set(get_args(Width))
 
 
