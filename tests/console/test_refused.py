@@ -306,8 +306,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),
         ("plot", "'KIND'"),
-        ("run a b", "b: ", "--resume"),
-        ("run a b --resume", "a and b: "),
+        ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),
         # What engines and other tools call so.
         ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
