@@ -133,7 +133,6 @@ OPENED_ELSEWHERE = {
         *("(entry / 'stat').read_bytes", "(root / 'proc/meminfo').read_text", "(root / 'proc/self/cgroup').read_text"),
         *("(folder / 'memory.stat').read_text", "(folder / limit).read_text", "(folder / use).read_text"),
     },
-    "launch/launcher_choice.py: the kernel's": {"file.read_text"},
     "metering/rapl.py: the kernel's": {
         *("(self.folder / 'energy_uj').read_text", "(folder / 'max_energy_range_uj').read_text"),
         *("(folder / 'name').read_text", "(root / parent / 'name').read_text"),
@@ -209,7 +208,6 @@ LOOKED_ELSEWHERE = {
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
     },
-    "store/query.py: a name to compare": {"stored.folder.resolve"},
     "store/selection.py: a person's path, names to open": {
         *("path.exists", "path.is_file", "os.access"),
         *("output_dir.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),

@@ -10,10 +10,9 @@ import sys
 import termios
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from seams.console import JsonLines, Notebook, Plain, describe
+from seams.console import JsonLines, Plain, describe
 from steering import HOSTILE, steers
 
 from wattdock.console.progress import progress_for
@@ -119,30 +118,16 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_notebook_has_one_output_whose_last_line_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shown by what a kernel of IPython offers, and harmless there, too."""
-    shown: list[str] = []
-
-    def update(content: dict[str, str], *, raw: bool) -> None:
-        shown[-1] = content["text/plain"]
-
-    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Any:
-        shown.append(content["text/plain"])
-        return SimpleNamespace(update=update)
-
+def test_a_notebook_has_a_line_for_what_is_over_and_none_within_a_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file keeps all lines; the same library in a terminal is no notebook."""
     shell = SimpleNamespace(kernel=None)
-    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    progress = progress_for(quiet=False)
-    assert isinstance(progress, Notebook)
-    progress(events.Note(f"one{HOSTILE}"))
-    progress(BEAT)
-    assert not steers(shown[0])
-    assert shown[1:] == ["pass 1/2: 3 s, ≤ 1,500 tokens so far, 500 tokens/s, 300 W"]
-    progress(events.Note("two"))
-    progress(BEAT)
-    progress.close()
-    assert shown[1:] == ["two", ""]
-    # The same library in a terminal is no notebook.
-    del shell.kernel
-    assert not isinstance(progress_for(quiet=False), Notebook)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    for within, lines in (("", 1), ("pass 1/2", 2)):
+        progress = progress_for(quiet=False)
+        progress(BEAT)
+        progress(events.PassFinished("pass 1/2", 9, 1.0, None))
+        said = capsys.readouterr().err
+        assert (within in said, said.count("\n")) == (True, lines)
+        vars(shell).clear()

@@ -256,7 +256,6 @@ def test_a_plan_tells_errors_before_tables_and_no_table_where_nothing_can_run(ca
     refused = called("plan", "--backend", "vlm")
     assert (refused.returncode, refused.stdout) == (CONFIG, "")
     assert "did you mean 'vllm'?" in refused.stderr
-    assert "did you mean 'pytorch'?" in called("plan", "--backend", "transformers").stderr
     Path("mine/model").mkdir(parents=True)
     assert "no readable config.json in" in called("plan", *FAKE[:2], "--model", "mine/model").stderr
     spelled = called("plan", *FAKE, "--set", "fake.step-s=0.01")
@@ -307,8 +306,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),
         ("plot", "'KIND'"),
-        ("run a b", "b: ", "--resume"),
-        ("run a b --resume", "a and b: "),
+        ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),
         # What engines and other tools call so.
         ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),

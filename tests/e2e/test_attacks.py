@@ -65,7 +65,7 @@ def test_a_script_is_submitted_from_no_folder_that_another_user_can_change(
     code, out, err = as_user(wattdock, sys.executable, "-c", BEGIN, json.dumps(STUDY), uid=OTHER_UID)
     assert code == 0, err
     as_user(wattdock, "/bin/chmod", "-R", "a+rwX", results / "studies", uid=OTHER_UID)
-    done = wattdock("run", "x.yaml", "--on", "slurm", "--resume", "fake", env=slurm)
+    done = wattdock("run", "--on", "slurm", "--resume", "fake", env=slurm)
     assert (done.returncode, f" {OTHER_UID}" in done.stderr) == (CONFIG, True), done.stderr
     assert not (wattdock.home / "tmp/sent").exists()
     assert not list((wattdock.folder / out.strip()).glob("*.sh"))

@@ -217,7 +217,7 @@ def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
     assert done.returncode == 0, done.stderr
     journal = (victim.folder / RESULTS / STUDIES / "20990101T000000-x-7" / JOURNAL).read_text()
     assert '"resumed"' not in journal
-    named = victim("run", "x.yaml", "--resume", "x-7")
+    named = victim("run", "--resume", "x-7")
     refused(named, CONFIG, f"x-7 is a study of user {OTHER_UID}; run its file as a study of yours")
 
 

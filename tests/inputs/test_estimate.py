@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +12,7 @@ from seams.inputs import requests_of
 
 from wattdock.config import EngineMemory, ExperimentConfig, Split
 from wattdock.errors import Cause, ConfigError, PreflightError
-from wattdock.inputs import memory_fit, presets
-from wattdock.planning import ExecutionPlan, preflight
+from wattdock.inputs import memory_fit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,23 +123,6 @@ def test_a_model_larger_than_the_hosts_memory_is_refused() -> None:
         fit({**pytorch, "workload": full}, memory_bytes=20e9, on_host=True)
     assert ": uncertain: " in fit({**pytorch, "workload": full | {"batch_size": 7}}, memory_bytes=20e9, on_host=True)
     assert ": fits: " in fit({**pytorch, "workload": full | {"batch_size": 7}}, memory_bytes=40e9, on_host=True)
-
-
-@pytest.mark.parametrize(("on_host", "weights"), [(True, "weights 0.5,"), (False, "weights 0.0,")])
-def test_8_bit_floats_take_32_bits_where_transformers_unpacks_them(
-    tmp_path: Path, *, on_host: bool, weights: str
-) -> None:
-    """SmolLM2's 134.5 million parameters on a CPU, which `plan` tells; a GPU multiplies them as they are stored."""
-    config = {**presets()["smollm2-135m"].published_config, "quantization_config": {"quant_method": "fp8"}}
-    path = models.write(tmp_path / "model")
-    (path / "config.json").write_text(json.dumps(config))
-    settings = {"backend": "pytorch", "model": str(path), "accelerator": "cpu"}
-    line = fit(settings, memory_bytes=24e9, on_host=on_host)
-    assert (weights in line, "fp8 weights unpacked" in line) == (True, on_host), line
-    if on_host:
-        [plan] = preflight([ExperimentConfig.model_validate(settings)], output_dir=tmp_path, home=tmp_path)
-        assert isinstance(plan, ExecutionPlan)
-        assert "with its fp8 weights unpacked, as pytorch does on CPUs" in (plan.memory or "")
 
 
 def test_replicas_and_ranks_share_the_hosts_memory() -> None:

@@ -139,9 +139,6 @@ def test_several_messages_are_a_chat_that_is_sent_as_it_is(tmp_path: Path) -> No
     source, sent = read_source(config, 1000), load_prompts(config, pass_index=0)
     assert source
     assert source.items == (CHAT, "Hi", CHAT)
-    summary = PromptSet.summary(config).text
-    assert "33.3%" in summary
-    assert "prompt tokens" not in summary
     with raises(ConfigError, "p.jsonl"):
         check_prompts(config, has_tokenizer=False)
     reordered = replace(sent, items=tuple(item[::-1] for item in sent.items))
@@ -206,12 +203,10 @@ def test_the_order_of_keys_says_nothing_and_each_name_of_a_key_something(tmp_pat
 
 
 def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
-    """Requests, span, rate, quantiles and repeats, as counted by hand."""
+    """Requests, span, rate and repeats, as counted by hand."""
     trace = PromptSet.summary(experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=3))
     assert trace.text == (
-        "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (format: Mooncake); "
-        "prompt tokens 655 / 672 / 672 (median / p90 / max); answer tokens 52 / 52 / 52 (median / p90 / max); "
-        "ignored: hash_ids"
+        "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (format: Mooncake); ignored: hash_ids"
     )
     # The two that are replayed, twice as fast.
     faster = experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=2, trace_speed=2)
@@ -221,12 +216,12 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     least = experiment(tmp_path, text, "t.jsonl", batch_size=2, min_requests=3)
     again = experiment(tmp_path, text, "t.jsonl", min_requests=18)
     for config, values in (
-        (faster, ("2 requests", "5.2675 s", "prompt tokens 663.5 / 672 / 672")),
-        (texts, ("12 requests", "; 12 prompts", "16.7%")),
-        (few, ("5 requests", "; 5 of 12 prompts", "16.7% of them equal an earlier one")),
-        (least, ("3 requests", "; 4 of 12 prompts", "16.7%")),
+        (faster, ("2 requests", "5.2675 s")),
+        (texts, ("12 requests", "; 12 prompts")),
+        (few, ("5 requests", "; 5 of 12 prompts")),
+        (least, ("3 requests", "; 4 of 12 prompts")),
         (again, ("18 requests", "each is sent 1.5 times in a pass")),
-        (ids, ("at least 4 requests", "; 4 prompts", "prompt tokens 2 / 2 / 2", "75.0%")),
+        (ids, ("at least 4 requests", "; 4 prompts")),
     ):
         assert [value for value in values if value not in PromptSet.summary(config).text] == []
 

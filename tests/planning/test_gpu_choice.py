@@ -43,7 +43,7 @@ def indices_of(
 
 
 def busy(*processes: GpuProcess) -> GpuActivity:
-    return GpuActivity(None, None, None, None, None, None, processes=processes)
+    return GpuActivity(None, None, None, None, None, processes=processes)
 
 
 def links(**labels: int | str) -> tuple[Link, ...]:

@@ -35,10 +35,10 @@ def experiment(url: str, **settings: Any) -> ExperimentConfig:
 
 def inventory(*pids: int) -> GpuInventory:
     """Return two GPUs, the second with processes of these pids and 30 GB in use."""
-    nothing = GpuActivity(None, None, None, None, None, None, processes=())
+    nothing = GpuActivity(None, None, None, None, None, processes=())
     theirs = tuple(GpuProcess(pid, "compute", 30 * 10**9) for pid in pids)
     gpus = (Gpu(index=0, uuid=FAR, name="H200"), Gpu(index=1, uuid=NEAR, name="H200", vram_used_bytes=30 * 10**9))
-    busy = GpuActivity(None, None, None, None, None, None, processes=theirs)
+    busy = GpuActivity(None, None, None, None, None, processes=theirs)
     return GpuInventory(gpus, activity={FAR: nothing, NEAR: busy})
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from wattdock.console import exits, main
 from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
-from wattdock.console.progress import JsonLines, Notebook, Plain, describe
+from wattdock.console.progress import JsonLines, Plain, describe
 from wattdock.console.reports import Width
 from wattdock.console.views.bundles import bundle_view
 from wattdock.console.views.comparisons import comparison_view
@@ -22,7 +22,6 @@ __all__ = [
     "SUB_APPS",
     "JsonLines",
     "Listing",
-    "Notebook",
     "Plain",
     "SettingFlags",
     "Sheet",

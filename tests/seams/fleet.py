@@ -3,6 +3,6 @@
 from wattdock.fleet.fleet import prepare
 from wattdock.fleet.slurm import QueuedTask
 from wattdock.fleet.states import states_of
-from wattdock.fleet.task import Ending, require_alone
+from wattdock.fleet.task import Ending
 
-__all__ = ["Ending", "QueuedTask", "prepare", "require_alone", "states_of"]
+__all__ = ["Ending", "QueuedTask", "prepare", "states_of"]

@@ -255,7 +255,7 @@ def test_a_study_that_is_cancelled_stays_so_until_it_is_gone_on_with(wattdock: C
     _, err = submitter.communicate(timeout=LONGEST_S)
     assert submitter.returncode == INTERRUPTED
     assert re.search(
-        "the tasks go on; to follow them: wattdock run .* --resume x-1; .*: wattdock fleet cancel x-1$", err
+        "the tasks go on; to follow them: wattdock run --on slurm --resume x-1; .*: wattdock fleet cancel x-1$", err
     )
     assert coordinator(wattdock, 0)
     running = start(wattdock, slurm, "run", "--on", "slurm", "--resume", "x-1")

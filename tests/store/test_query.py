@@ -17,7 +17,7 @@ from seams.store import PARQUET
 import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError
-from wattdock.store import COLUMNS, Row, StoredResult, later_attempt, load_result, query, select
+from wattdock.store import COLUMNS, Row, load_result, query, select
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -114,23 +114,16 @@ def test_views_hold_what_no_later_attempt_replaces_and_their_all_views_the_other
             assert letters(query(tmp_path, sql)) == expected, prefix + view
 
 
-def test_a_result_shown_by_name_says_what_replaces_it(called: Called) -> None:
-    """By experiment and study, whatever the folders are called: a retry has another time in its name."""
-    results, study = Path("results"), {"study_id": "s", "attempt": 1}
-    folders = [
-        put(results, "a", study=study, status="failed"),
-        put(results, "b", study=study | {"attempt": 2}, status="interrupted"),
-        put(results, "c", study=study | {"attempt": 3}),
-        put(results, "d", study=study | {"attempt": 4}, experiment_id="f" * 64),
-        put(results, "e", study={"study_id": "s-2", "attempt": 5}),
-        put(results, "f", study=None),
-    ]
-    (put(results, "g") / "result.json").write_text("{")
-    latest = folders[2].resolve()
-    replacements = [later_attempt(StoredResult(folder, load_result(folder))) for folder in folders]
-    assert replacements == [latest, latest, None, None, None, None]
-    shown = called("show", str(folders[0])).stdout.splitlines()
-    assert shown[-1] == f"replaced by a later attempt of its study: {latest}"
+def test_a_later_attempt_replaces_a_result_of_the_same_experiment_and_study(tmp_path: Path) -> None:
+    """Whatever the folders are called: a retry has another time in its name."""
+    study = {"study_id": "s", "attempt": 1}
+    put(tmp_path, "a", study=study, status="failed")
+    put(tmp_path, "b", study=study | {"attempt": 2}, status="interrupted")
+    put(tmp_path, "c", study=study | {"attempt": 3})
+    put(tmp_path, "d", study=study | {"attempt": 4}, experiment_id="f" * 64)
+    put(tmp_path, "e", study={"study_id": "s-2", "attempt": 5})
+    put(tmp_path, "f", study=None)
+    assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("fedc", "fedcba")
 
 
 def damage(kind: str, file: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from wattdock.config.lengths import StrictSettings
 
@@ -53,18 +53,3 @@ class FleetSpec(StrictSettings):
     prepare: Literal["here", "none"] = "here"
     setup: list[Line] = Field(default_factory=list)
     more: list[Option] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if not self.time:
-            return self
-        days, dash, rest = self.time.rpartition("-")
-        parts = [int(part) for part in rest.split(":")]
-        # For sbatch minutes come first, but hours after days, and before two colons.
-        units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-        limit_s = 86_400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False))
-        if limit_s <= self.end_before_s:
-            raise ValueError(
-                f"time: {self.time} is {limit_s} s, of which end_before_s: {self.end_before_s} leaves none"
-            )
-        return self

@@ -90,9 +90,6 @@ def usage_line(error: Any) -> str:
         possible = () if error.option_name in SPELLED_ELSEWHERE else error.possibilities or ()
         [near] = difflib.get_close_matches(error.option_name, possible, n=1, cutoff=ALIKE) or [None]
         message = error.message + ("" if near else _elsewhere(error.option_name, error.ctx))
-    elif known := getattr(error.ctx and error.ctx.command, "commands", None):
-        asked = message.rpartition("command '")[2].rstrip("'.")
-        near = nearest(asked, known)
     sentences = [
         re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
     ]

@@ -10,7 +10,6 @@ from wattdock.console.options import (
     RESULTS,
     File,
     Json,
-    Name,
     OutputDir,
     Quiet,
     SettingFlags,
@@ -19,7 +18,7 @@ from wattdock.console.options import (
     typed_again,
     with_flags,
 )
-from wattdock.errors import ConfigError, ExitCode
+from wattdock.errors import ExitCode
 from wattdock.output import say
 from wattdock.text import listed, pluralize, without_timestamp
 
@@ -45,7 +44,17 @@ Publishable = Annotated[
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Continue this study, or NAME, where it stopped; no pass is measured twice."),
+    typer.Option(
+        "--resume", help="Continue this study, or the one named, where it stopped; no pass is measured twice."
+    ),
+]
+FileOrName = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="YAML file of an experiment or a study; defaults without it. With --resume also a study's name, or its "
+        "beginning.",
+    ),
 ]
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Like --resume, and measure failed experiments again.")
@@ -57,8 +66,7 @@ ProgressJson = Annotated[bool, typer.Option("--progress-json", help="Print progr
 @with_flags
 def run(
     flags: SettingFlags,
-    file: File = None,
-    name: Name = None,
+    file: FileOrName = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -74,9 +82,9 @@ def run(
     from wattdock.console.progress import progress_for
     from wattdock.study import find_study
 
-    file, name = _file_and_name(file, name, resume=resume or retry_failed)
-    earlier = find_study(name, output_dir) if name else None
-    if earlier and not file:
+    earlier = None
+    if file and file.suffix not in SUFFIXES and not file.is_file() and (resume or retry_failed):
+        earlier = find_study(str(file), output_dir)
         study = study_of(earlier.settings, flags)
     else:
         study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
@@ -118,11 +126,8 @@ def run_here(
         if done.study_id is None:
             return "nothing was begun"
         # A new study has a name by now, which the command that was typed did not hold.
-        name = without_timestamp(done.study_id)
-        again = typed_again(*([] if resume else ["--resume", name]))
-        if study.experiments[0].command and not resume:
-            # The study holds the command, and `run` goes on with any study.
-            again = f"wattdock run --resume {named(name, output_dir)}"
+        new = f"wattdock run --resume {named(without_timestamp(done.study_id), output_dir)}"
+        again = typed_again() if resume else new
         return f"what was measured is stored; to go on: {again}"
 
     with interruptible(consequence):
@@ -139,26 +144,6 @@ def run_here(
         say(f"next: {', '.join(words)}" if done.results else "nothing was measured")
     exit_if_failed(stored.result for stored in done.results)
     return done.results
-
-
-def _file_and_name(file: Path | None, name: str | None, *, resume: bool) -> tuple[Path | None, str | None]:
-    """Return FILE and NAME, which may stand in any order, and of which --resume needs none.
-
-    Raises:
-        ConfigError: A second word without --resume.
-    """
-    if name is not None and not resume:
-        raise ConfigError(f"{name}: only one FILE can be measured at a time", "to go on with a study, add --resume")
-    if file and not (resume or file.suffix in SUFFIXES or file.exists()):
-        raise ConfigError(f"{file}: no such file", f"a study that was begun goes on with --resume {file}")
-    words = [word for word in (file, name and Path(name)) if word]
-    files = [word for word in words if word.suffix in SUFFIXES or word.is_file() or not resume]
-    names = [str(word) for word in words if word not in files]
-    if len(files) > 1 or len(names) > 1:
-        raise ConfigError(
-            f"{' and '.join(map(str, words))}: --resume takes a FILE, the NAME of a study, or one of each"
-        )
-    return next(iter(files), None), next(iter(names), None)
 
 
 @with_flags

@@ -74,7 +74,8 @@ def run_on_slurm(
     begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = without_timestamp(fleet.path.name)
-    again, shown = typed_again(*([] if begun else ["--resume", name])), named(name, output_dir)
+    shown = named(name, output_dir)
+    again = typed_again() if begun else f"wattdock run --on slurm --resume {shown}"
     with interruptible(lambda: f"the tasks go on; to follow them: {again}; to end them: wattdock fleet cancel {shown}"):
         progress.say(f"{name}: {fleet.path}")
         fleet.submit(progress)

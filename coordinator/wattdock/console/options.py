@@ -43,10 +43,6 @@ def _folder(text: str | Path) -> Path:
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-Name = Annotated[
-    str | None,
-    typer.Argument(metavar="NAME", help="With --resume: the study to continue; the beginning of its name is enough."),
-]
 File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -13,8 +14,6 @@ from wattdock.study import RunState, events
 from wattdock.text import json_text, pluralize, singular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
     from rich.live import Live as InPlace
     from rich.table import Table
@@ -46,10 +45,14 @@ class Progress:
 
 
 class Plain(Progress):
-    """Lines for a log file or a pipe; within a pass at most one every few seconds."""
+    """Lines for a log file or a pipe.
 
-    def __init__(self) -> None:
-        self._last_s = 0.0
+    Args:
+        interval_s: Shortest time between two lines within a pass.
+    """
+
+    def __init__(self, interval_s: float = PLAIN_INTERVAL_S) -> None:
+        self._interval_s, self._last_s = interval_s, 0.0
 
     def __call__(self, event: events.Event) -> None:
         """Print an event, unless `describe` has no words for it."""
@@ -76,7 +79,7 @@ class Plain(Progress):
         self.say(line)
 
     def _show_pass(self, text: str) -> None:
-        if time.monotonic() - self._last_s >= PLAIN_INTERVAL_S:
+        if time.monotonic() - self._last_s >= self._interval_s:
             self._last_s = time.monotonic()
             self.say(f"  {text}")
 
@@ -125,36 +128,6 @@ class Live(Plain):
             self._panel.update(table, refresh=True)
 
 
-class Notebook(Plain):
-    """The output of a notebook's cell: lines, of which the last changes until the next takes its place.
-
-    Args:
-        display: IPython's function of that name.
-    """
-
-    def __init__(self, display: Callable[..., Any]) -> None:
-        super().__init__()
-        self._display = display
-        self._shown: Any = None
-
-    def say(self, line: str) -> None:
-        """Show one line more."""
-        self._show_pass(line)
-        self._shown = None
-
-    def close(self) -> None:
-        """Remove the line that changes."""
-        if self._shown is not None:
-            self.say("")
-
-    def _show_pass(self, text: str) -> None:
-        content = {"text/plain": one_line(text)}
-        if self._shown is None:
-            self._shown = self._display(content, raw=True, display_id=True)
-        else:
-            self._shown.update(content, raw=True)
-
-
 class JsonLines(Plain):
     """One JSON object per event: its name, the time, and its values."""
 
@@ -173,16 +146,11 @@ def progress_for(*, quiet: bool, json_lines: bool = False) -> Progress:
         return Progress()
     if json_lines:
         return JsonLines()
-    if display := _display():
-        return Notebook(display)
-    return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
-
-
-def _display() -> Callable[..., Any] | None:
-    """Return IPython's `display` where this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
-    is_kernel = ipython and hasattr(ipython.get_ipython(), "kernel")
-    return ipython.display.display if ipython and is_kernel else None
+    if ipython and hasattr(ipython.get_ipython(), "kernel"):
+        # The output of a notebook's cell is kept, whole, in its file.
+        return Plain(interval_s=math.inf)
+    return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Plain()
 
 
 def describe(event: events.Event) -> str:

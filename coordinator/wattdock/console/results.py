@@ -130,13 +130,10 @@ def show(
 ) -> None:
     """Show stored results, or analyse them again as this version of wattdock does."""
     from wattdock.console.views import show as print_object
-    from wattdock.store import later_attempt
 
     with open_results([named], output_dir) as results:
         shown = [_analysed_again(stored) for stored in results] if again else results
         print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
-        if not as_json and len(shown) == 1 and (later := later_attempt(shown[0])):
-            say(f"replaced by a later attempt of its study: {later}")
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":

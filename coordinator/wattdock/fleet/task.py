@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.config import load_study
-from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError, StoreError, WattdockError
+from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.execution import Measurement, NodeTask, RunOptions, measure
 from wattdock.files import MAX_JSON_BYTES, write_whole
 from wattdock.fleet import slurm
@@ -87,7 +86,6 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
     tasks = tasks_of(study, path)
     if not 0 <= number < len(tasks):
         raise ConfigError(f"task {number}: {path.name} has tasks 0 to {len(tasks) - 1}")
-    require_alone(path, number)
     task = tasks[number]
     task.path.mkdir(0o755, exist_ok=True)
     restarted = bool(int(os.environ.get("SLURM_RESTART_COUNT", "0")))
@@ -113,23 +111,6 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         why = "gave up: experiments failed alike, or one failed under on_failure: stop"
         Ending.write(task, why, ExitCode.RUNNER, earlier)
     return measurement.results
-
-
-def require_alone(path: Path, number: int) -> None:
-    """Refuse where an earlier job measures the same task: a file system of several machines may have no locks.
-
-    Raises:
-        StoreError: Names that job.
-    """
-    queued: list[slurm.QueuedTask] = []
-    if own := os.environ.get("WATTDOCK_JOB"):
-        with suppress(LaunchError, PreflightError):
-            queued = slurm.queued(path)
-    for other in queued:
-        # The later array has the greater number.
-        if other.number == number and other.node and int(other.job.split("_")[0]) < int((own or "").split("_")[0]):
-            what = f"job {other.job} on {other.node} measures task {number} already"
-            raise StoreError(what, "wait for it, or end it", cause=Cause.IN_USE)
 
 
 def _queue_again(job: str) -> str:

@@ -140,6 +140,5 @@ class GpuActivity:
     utilization_percent: float | None
     temperature_c: float | None
     sm_clock_mhz: float | None
-    memory_clock_mhz: float | None
     clocks_limited: bool | None
     processes: tuple[GpuProcess, ...]

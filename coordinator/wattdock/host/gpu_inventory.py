@@ -210,7 +210,6 @@ def _read_activity(gpu: nvml.Device) -> GpuActivity:
         utilization_percent=optional(nvml.gpu_utilization_percent, gpu),
         temperature_c=optional(nvml.temperature_c, gpu),
         sm_clock_mhz=optional(nvml.sm_clock_mhz, gpu),
-        memory_clock_mhz=optional(nvml.memory_clock_mhz, gpu),
         clocks_limited=None if limited is None else bool(limited),
         processes=tuple(
             GpuProcess(pid, kind, memory_bytes, *owner_of(pid))

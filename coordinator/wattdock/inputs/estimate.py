@@ -153,11 +153,6 @@ def memory_fit(
         return MemoryFit(None, unknown + "settings move or quantise weights, or the backend's use is unknown")
     split, published, dtype = config.section.split(gpus), figures.published_config, config.section.dtype
     requests = NO_REQUESTS if weights_only else requests_of(config, engine, split)
-    stored = published.get("quantization_config")
-    method = stored.get("quant_method") if isinstance(stored, dict) else None
-    if is_unpacked := on_host and method in config.section.unpacks_on_cpu:
-        published = {**published, "quantization_config": None}
-        label += f" with its {method} weights unpacked, as {config.backend} does on CPUs"
     if published.get("quantization_config"):
         # Such a checkpoint stays so, whatever type its other weights get.
         dtype = "auto"
@@ -173,8 +168,7 @@ def memory_fit(
         model.check_split(split)
         return MemoryFit(weights_bytes, unknown + "no GPU is used")
     verdict, words = _require_room(label, model, split, memory_bytes, on_host=on_host)
-    # What is not computed as it is stored is told, even where it fits.
-    return MemoryFit(weights_bytes, f"memory of {label}, {words}", "uncertain" if is_unpacked else verdict)
+    return MemoryFit(weights_bytes, f"memory of {label}, {words}", verdict)
 
 
 def _require_room(

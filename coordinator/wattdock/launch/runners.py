@@ -29,12 +29,6 @@ PACKAGED = Path(__file__).resolve().parents[1] / "packaged"
 REPO = CHECKOUT if (CHECKOUT / "runners" / "common" / "wattdock_runner").is_dir() else PACKAGED
 PROTO_DIR = REPO / "proto"
 COMMON_DIR = REPO / "runners" / "common"
-# What others call a backend, and its name here.
-SPELLED_ELSEWHERE = {
-    **dict.fromkeys(("transformers", "hf", "huggingface", "torch"), "pytorch"),
-    **dict.fromkeys(("trt", "trtllm", "tensorrt_llm", "tensorrt-llm"), "tensorrt"),
-    **dict.fromkeys(("llama.cpp", "llama-cpp", "gguf", "ollama"), "llamacpp"),
-}
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Settings of engines and of the libraries below them; a container gets no other variable of the host. A family's keys
 # and passwords stay behind: `is_secret_variable` looks at each name and value.
@@ -98,9 +92,7 @@ def find_runner(backend: str) -> Path:
     runners = _runners()
     if backend in runners:
         return runners[backend]
-    near = SPELLED_ELSEWHERE.get(backend.lower())
-    if near not in runners:
-        near = nearest(backend, sorted(runners))
+    near = nearest(backend, sorted(runners))
     hint = f"did you mean {near!r}?" if near else "set WATTDOCK_RUNNERS to a folder that holds it"
     raise ConfigError(f"unknown backend {backend!r} (valid: {', '.join(sorted(runners)) or 'none'})", hint)
 

@@ -320,7 +320,7 @@ def _for_workload(
         if checked.gpus and not checked.server:
             memory = _memory(config, host)[1]
         elif not checked.server:
-            # On CPUs only a model that may not fit, or is not computed as it is stored, is worth a line.
+            # On CPUs only a model that may not fit is worth a line.
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
             memory = fit.line if fit.verdict == "uncertain" else None

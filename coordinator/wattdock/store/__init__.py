@@ -7,7 +7,7 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import StoredResult, load_result, store_result
-from wattdock.store.query import later_attempt, matching, query, select
+from wattdock.store.query import matching, query, select
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, Row
 
@@ -16,7 +16,6 @@ __all__ = [
     "Row",
     "StoredResult",
     "find_results",
-    "later_attempt",
     "load_result",
     "matching",
     "query",

@@ -27,7 +27,7 @@ from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
 from wattdock.store.table import Row
-from wattdock.text import from_json, json_text
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -185,20 +185,10 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         first = min(error.errors(), key=lambda problem: problem["loc"] != of_version)
         if first["loc"] == of_version:
             why = f"has schema version {first['input']}, this wattdock reads {version}"
-            raise StoreError(f"{file}: {why}", f"use the wattdock that wrote it{_writer(content)}") from error
+            raise StoreError(f"{file}: {why}", "use the wattdock that wrote it") from error
         place = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
         why = f"is no result of schema version {version} ({place}{first['msg']})"
         raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
-
-
-def _writer(content: bytes) -> str:
-    """Return ", 1.2.0" where a result of any schema version says which wattdock wrote it."""
-    environment = None
-    # A whole number of thousands of digits is no error to pydantic.
-    with suppress(ValueError):
-        environment = from_json(content).get("environment")
-    version = environment.get("wattdock_version") if isinstance(environment, dict) else None
-    return f", {version}" if version else ""
 
 
 def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.table import Row, in_order, passes_table, replacements
+from wattdock.store.table import Row, in_order, passes_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from wattdock.store.folders import StoredResult, Warn
+    from wattdock.store.folders import Warn
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -79,15 +79,6 @@ def select(
     stored_results = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
     rows = in_order([stored.row for stored in stored_results])
     return matching(rows, where, superseded=superseded)
-
-
-def later_attempt(stored: StoredResult) -> Path | None:
-    """Return the folder of the latest later attempt at a result's experiment in its study; None without one."""
-    if stored.result.study is None:
-        return None
-    folder = stored.folder.resolve()
-    latest = replacements(select(folder.parent, superseded=True)).get(str(folder))
-    return Path(latest) if latest else None
 
 
 def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Table:

@@ -129,8 +129,6 @@ class BackendSection(BaseModel):
     prefix_cache: ClassVar[str] = "enable_prefix_caching: true"
     # The setting that bounds the positions of a request; "" where the engine has none.
     context_setting: ClassVar[str] = ""
-    # Methods of quantisation whose weights the engine unpacks where it has no GPU.
-    unpacks_on_cpu: ClassVar[tuple[str, ...]] = ()
 
     dtype: str = "auto"
 

@@ -21,8 +21,6 @@ class Section(ReplicableSection):
         attn_implementation: As transformers calls them; None is transformers' own choice.
     """
 
-    # Source: `validate_environment` in quantizer_finegrained_fp8.py and quantizer_mxfp4.py of transformers 5.24.
-    unpacks_on_cpu: ClassVar = ("fp8", "mxfp8", "mxfp4")
     arrivals: ClassVar = ("batch", "single")
 
     dtype: Dtype = "auto"

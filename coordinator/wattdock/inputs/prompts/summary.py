@@ -1,11 +1,8 @@
-"""What an experiment will send, in words: requests, arrivals, lengths, repeats. Pure."""
+"""What an experiment will send, in words: requests, arrivals, repeats. Pure."""
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.text import pluralize
@@ -21,7 +18,7 @@ class PromptSummary(NamedTuple):
     """What the first measured pass of an experiment sends.
 
     Attributes:
-        text: For people: requests, arrivals, lengths, repeated prompts.
+        text: For people: requests, arrivals, repeated prompts.
         format, ignored: As in `Source`.
     """
 
@@ -35,8 +32,6 @@ class PromptSummary(NamedTuple):
     ) -> PromptSummary:
         """Return what an experiment sends of a source, None for synthetic prompts, at an open loop's arrivals.
 
-        Lengths are those of a trace as far as a pass replays it, and of any other source as a whole.
-
         Args:
             requests: The least number of requests in a pass.
         """
@@ -48,28 +43,11 @@ class PromptSummary(NamedTuple):
         if source is None:
             return cls(sent)
         count = len(source.items)
-        items = source.items[: requests if work.arrival == "trace" else count]
         listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
         of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
         parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
-        if source.prompt_tokens:
-            parts.append(f"prompt tokens {_quantiles(source.prompt_tokens[: len(items)])}")
-        answers = [limit for limit in source.max_output_tokens[: len(items)] if limit]
-        if len(answers) == len(items):
-            parts.append(f"answer tokens {_quantiles(answers)}")
-        if not any(isinstance(item, int) for item in items):
-            different = {bytes(item) if isinstance(item, array) else item for item in source.items}
-            share = 1 - len(different) / count
-            parts.append(f"{share:.1%} of them equal an earlier one" if share else "all different")
         if not at_least and requests > count:
             parts.append(f"each is sent {requests / count:.3g} times in a pass")
         if source.ignored:
             parts.append(f"ignored: {', '.join(source.ignored)}")
         return cls("; ".join(parts), source.format, source.ignored)
-
-
-def _quantiles(lengths: Sequence[int]) -> str:
-    """Return median, the least length that nine of ten do not exceed, and the largest."""
-    values = np.array(lengths)
-    p90 = np.quantile(values, 0.9, method="inverted_cdf")
-    return f"{np.median(values):g} / {p90} / {values.max()} (median / p90 / max)"
