@@ -109,6 +109,8 @@ def _number(value: Any) -> int | float | None:
         return value
     with suppress(TypeError, ValueError, OverflowError, RuntimeError):
         if isfinite(number := float(value)):
+            if not number.is_integer():
+                _log.warn(f"a count of {number:g} is not whole, and fails the measurement; count in a smaller unit")
             return int(number) if number.is_integer() else number
     _log.warn(f"a count of type {type(value).__name__} is no finite number; it is left out")
     return None

@@ -16,7 +16,11 @@ from contract.runner_process import PYTORCH_PYTHON
 from fake_nvml import FakeGpu, FakeProcess, Segment
 from unprivileged import give_to_user, run_as_user
 
+from wattdock.errors import ExitCode
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from command import Command
 
 POWER_W = 300.0
@@ -164,9 +168,9 @@ time.sleep(.01); mark('work', now(), {'samples': 5})""",
         "7 samples (limit",
     ),
     "leaves a process": (
-        "mark('work', now(), {'samples': 7}); os.fork() or (os.setsid(), time.sleep(600))",
+        "mark('work', now(), {'samples': 7}); os.system('setsid sleep 600 & sleep 1')",
         0,
-        "7 samples (limit",
+        "exited with code 0, and 1 of its processes outlived it and were killed: sleep",
     ),
     "prints without end": (
         "mark('work', now(), {'samples': 7}); print('x' * 100_000_000)",
@@ -187,10 +191,34 @@ def test_whatever_a_command_does_is_a_row_with_its_cause_and_nothing_is_left_run
     [result] = wattdock.results()
     shown = wattdock("show", "--checks", next(wattdock.folder.glob("results/2*")).name).stdout
     assert done.returncode == code, done.stderr[-2000:]
-    assert said in (done.stderr if code else shown)
+    assert said in (done.stderr if code else shown + json.dumps(result["environment"]["runner"]["warnings"]))
+    assert ("outlived it" in done.stderr) == ("outlived it" in said)
     assert result["status"] == ("failed" if code else "ok")
     assert "Traceback" not in done.stderr
     assert wattdock.left_after() == []
+
+
+def commit_all(folder: Path) -> None:
+    """Make a folder a checkout of a commit of all of its files."""
+    git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *words], check=True)
+
+
+def test_nothing_but_its_missing_image_keeps_a_command_of_a_commit_from_being_published(wattdock: Command) -> None:
+    """On a simulated GPU, three runs of 12 s; the line before the run says the same as the verdict after it."""
+    env = gpus(wattdock, fake_nvml.constant(150.0))
+    script(wattdock, TRAIN.replace("range(10)", "range(60)"))
+    commit_all(wattdock.folder)
+    done = wattdock("measure", "--publishable", "--unit", "samples", "--", sys.executable, "train.py", env=env)
+    [result] = wattdock.results()
+    left = [line for line in done.stderr.splitlines() if line.startswith("left to do: ")]
+    assert left == ["left to do: software: name an image by its digest: --image NAME@sha256:…"]
+    # Others use the CPUs of a machine that tests.
+    assert {reason["name"] for reason in result["audit"]["reasons"]} - {"CPU use by others"} == {"software"}
+    assert done.returncode == ExitCode.NOT_PUBLISHABLE
+    of_runs_j = 150 * result["performance"]["duration_s"]
+    assert result["budget"]["energy_per_unit_j"] == pytest.approx(of_runs_j / result["work"]["count"], rel=0.01)
 
 
 def test_a_command_is_of_a_commit_only_where_its_checkout_has_no_new_file(wattdock: Command) -> None:
@@ -200,9 +228,7 @@ def test_a_command_is_of_a_commit_only_where_its_checkout_has_no_new_file(wattdo
     for name, text in {"train.py": "open('out/weights', 'w')", ".gitignore": "out/"}.items():
         (folder / name).write_text(text)
     give_to_user(folder / "out")
-    git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))
-    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
-        subprocess.run([*git, *words], check=True)
+    commit_all(folder)
     (folder / "new.py").touch()
     for name, status, changes in (("new.py", "fail", "-dirty (new.py);"), ("train.py", "pass", ";")):
         if status == "pass":

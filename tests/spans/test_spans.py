@@ -85,7 +85,7 @@ def call():
     step()
 with span("epoch", n=3):
     with span("batch"):
-        work(samples=64, tokens=65_536.0, share=0.5)
+        work(samples=64, tokens=65_536.0)
     call()
 step(4)
 """,
@@ -104,7 +104,7 @@ step(4)
     assert opened == ["open", "epoch", epoch[0]]
     assert (epoch[2], batch[2], call[2]) == (3, 1, 2)
     ((worked_ns, counts),) = by_kind["work"]
-    assert counts == {"samples": 64, "tokens": 65_536, "share": 0.5}
+    assert counts == {"samples": 64, "tokens": 65_536}
     ((within_ns, one), (after_ns, four)) = by_kind["step"]
     assert (one, four) == (1, 4)
     in_order = [header[4], epoch[0], batch[0], worked_ns, batch[1], call[0], within_ns, call[1], epoch[1], after_ns]
@@ -307,17 +307,25 @@ def test_a_full_disk_costs_one_line_and_the_marks_from_then_on(full: Path) -> No
 
 def test_a_count_that_is_no_number_is_left_out_with_one_line(tmp_path: Path) -> None:
     """The others of the call stay, those of arrays' types too; a span of that many is not written."""
-    numpy = "import numpy\nwork(samples=numpy.int64(3), tokens=numpy.float32(0.5), ready=True)\n"
+    numpy = "import numpy\nwork(samples=numpy.int64(3), tokens=numpy.float32(4.0), ready=True)\n"
     program = "work(samples=2, loss=float('nan'), name='x', huge=10**5000)\nstep([1])\nwith span('a', n=None): pass\n"
     said = ran(numpy + program + "with span('b'): pass", tmp_path)
     assert said == "wattdock_spans: a count of type float is no finite number; it is left out\n"
     lines = only(tmp_path)
     assert [line[2] for line in lines if line[0] == "work"] == [
-        {"samples": 3, "tokens": 0.5, "ready": 1},
+        {"samples": 3, "tokens": 4, "ready": 1},
         {"samples": 2},
     ]
     assert ended(lines) == ["b"]
     assert [line for line in lines if line[0] == "step"] == []
+
+
+def test_a_fraction_is_written_for_the_measurement_to_refuse_and_said_in_one_line(tmp_path: Path) -> None:
+    """Left out, it would be work that nobody misses."""
+    said = ran("step(0.5)\nwork(samples=1.5)\nstep(2.0)", tmp_path)
+    why = "is not whole, and fails the measurement; count in a smaller unit"
+    assert said == f"wattdock_spans: a count of 0.5 {why}\n"
+    assert [line[2] for line in only(tmp_path) if line[0] == "step"] == [0.5, 2]
 
 
 def test_a_span_without_a_name_is_a_mistake_that_shows_at_once(tmp_path: Path) -> None:

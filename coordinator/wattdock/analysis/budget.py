@@ -253,7 +253,7 @@ def _mix_entry(fit: _Fit, off: Floats) -> Entry:
         name=Budget.MIX,
         correction=float(-off @ fit.slopes),
         standard_uncertainty=sqrt(float(off @ fit.covariance @ off)),
-        found="; ".join(each) or "no mix is declared, or the engine does not report it",
+        found="; ".join(each) or "no mix of work is declared, or none was reported",
     )
 
 

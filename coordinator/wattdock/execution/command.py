@@ -123,10 +123,14 @@ class CommandRunner:
                     if watch.marks.latest_ns and now_ns - watch.marks.latest_ns > stall_s * NS_PER_S:
                         said = f"the command has marked nothing more for {stall_s:g} s, and was stopped"
                         raise RunnerError(said, "see timeouts.stall_s", cause=Cause.HANG)
-                span, how = Span("pass", start_ns, clock.now_ns()), running.exit_reason()
+                how, end_ns = running.exit_reason(), running.ended_ns or clock.now_ns()
+                span = Span("pass", start_ns, end_ns)
             self._look(watch, start_ns, span.end_ns)
-        if how != EXITED_WELL:
+        if not (how or "").startswith(EXITED_WELL):
             raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.COMMAND)
+        if how != EXITED_WELL and recording.runner:
+            recording.runner = recording.runner.model_copy(update={"warnings": [f"the command {how}"]})
+            self.context.emit(events.Note(f"the command {how}"))
         others = after.others_share_since(before) if after and before else None
         return dataclasses.replace(watch.record(span, launch_ns), cpu_others_share=others)
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
@@ -232,7 +233,7 @@ class RunnerContainer(Contained, LaunchedRunner):
             return None
         if state.get("Running"):
             return None
-        reason = self._ending(state)
+        self.ended_ns, reason = time.monotonic_ns(), self._ending(state)
         with contextlib.suppress(DockerException, OSError), self._spec.log_path.open("ab") as log:
             # In chunks: a log may have tens of megabytes.
             for chunk in self._container.logs(stream=True):

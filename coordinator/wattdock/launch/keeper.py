@@ -37,6 +37,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 REAP_INTERVAL_S = 0.02
 # Python's process that unlinks named shared memory and semaphores once all that made or used them have ended.
 TRACKER_WORDS = b"multiprocessing.resource_tracker"
+# How many names of programs a line holds at most.
+NAMED = 5
 # How long it may take to end, which is milliseconds, once nothing else is left.
 TRACKER_GRACE_S = 5.0
 
@@ -104,9 +106,11 @@ def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
     if watch.status is None:
         # Not reaped yet, so the number is still its own.
         end_group(runner)
+    ended = f"ended {ending(watch.status, stopping=watch.deadline_s is not None)}"
+    if watch.status == 0 and watch.deadline_s is None and (left := programs(descendants(os.getpid()))):
+        ended += f", and {len(left)} of its processes outlived it and were killed: {', '.join(sorted({*left})[:NAMED])}"
     end_descendants()
     shutil.rmtree(folder, ignore_errors=True)
-    ended = f"ended {ending(watch.status, stopping=watch.deadline_s is not None)}"
     say(f"starved {watch.shortage}" if watch.shortage else ended)
     return 0
 
@@ -290,10 +294,21 @@ def send(number: signal.Signals, pids: list[int]) -> None:
 
 def is_tracker(pid: int) -> bool:
     """Whether a process is one of Python's resource trackers."""
-    try:
-        return TRACKER_WORDS in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+    return TRACKER_WORDS in command_line(pid)
+
+
+def command_line(pid: int) -> bytes:
+    """Return a process's words, a null byte behind each; none of a process that has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def programs(pids: list[int]) -> list[str]:
+    """Return the names of the programs that processes run, in one word each, without resource trackers."""
+    lines = (line for line in map(command_line, pids) if line and TRACKER_WORDS not in line)
+    names = (line.split(b"\0")[0].rpartition(b"/")[2].decode(errors="replace") for line in lines)
+    return ["_".join(name.split()) or "?" for name in names]
 
 
 def descendants(ancestor: int) -> list[int]:

@@ -108,6 +108,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
     yield "work", f"{work.count:,} {work.unit} in {runs}, {speed.duration_s:.2f} s{also}"
     yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s"
+    yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
     if result.energy and result.energy.windows and not work.count:
         reasons = filter(None, (figure.reason for figure in result.energy.windows.of_headline()))
         yield f"J/{singular(work.unit)}", f"unknown: {next(reasons, f'the command counted no {work.unit}')}"
