@@ -1,4 +1,4 @@
-"""How often the budget of whole runs of a command holds the true figure of such runs: docs/measurements/whole-runs.md."""
+"""How often a budget of whole runs of a command holds their true figure: docs/measurements/whole-runs.md."""
 
 from __future__ import annotations
 
