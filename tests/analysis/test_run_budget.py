@@ -1,4 +1,4 @@
-"""How often the budget of whole runs of a command holds the true figure of such runs: docs/measurements/budget.md."""
+"""How often a budget of whole runs of a command holds their true figure: docs/measurements/whole-runs.md."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ def held(kind: str, restarts: int) -> float:
         room = rng.normal(0, ROOM_C) * rng.normal(*TEMPERATURE_COEFFICIENT)
         edges_j = power_w * EDGE_S * np.diff(rng.normal(size=(2, restarts)), axis=0)[0]
         total_j = power_w * length_s * (1 + excess) * (1 + room) + edges_j
-        units, unknown = power_w * length_s * (1 + mean), np.array([np.nan])
+        units = power_w * length_s * (1 + mean)
         # A run is one block: what happens within it is a part of its figure.
         windows = [
             [
                 Window(
-                    joules,
-                    units,
-                    power_w * EDGE_S * sqrt(2),
-                    0.0,
-                    *map(np.atleast_1d, (length_s, joules, units)),
-                    unknown,
+                    total_j=joules,
+                    output_tokens=units,
+                    timing_j=power_w * EDGE_S * sqrt(2),
+                    lead_in_s=0.0,
+                    block_s=np.array([length_s]),
+                    block_j=np.array([joules]),
+                    block_tokens=np.array([units]),
+                    block_c=np.array([np.nan]),
                 )
             ]
             for joules in total_j.tolist()

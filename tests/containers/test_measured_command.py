@@ -56,6 +56,21 @@ def test_a_command_in_a_container_marks_and_writes_in_its_folder_and_reaches_not
     assert user.containers() == []
 
 
+def test_a_run_ends_with_its_process_not_with_its_containers_removal(user: InContainers) -> None:
+    """The engine takes seconds to hand over 100 MB of output."""
+    (user.folder / "loud.py").write_text(
+        "import time\nprint('x' * 99 + '\\n', end='', flush=True)\n"
+        "for _ in range(1000): print(('x' * 99 + '\\n') * 1000, end='')\n"
+        "open('ended', 'w').write(str(time.monotonic_ns()))\n"
+    )
+    done = user("measure", "--quiet", "--image", user.image.name, "--", "python3", "loud.py")
+    assert done.returncode == 0, done.stderr[-2000:]
+    [result] = user.results()
+    [run] = [span for span in result["spans"] if span["name"] == "pass"]
+    late_s = (run["end_ns"] - int((user.folder / "ended").read_text())) / 1e9
+    assert 0 <= late_s < 1
+
+
 def test_an_image_that_is_not_there_is_named_with_the_command_that_gets_it(user: InContainers) -> None:
     done = user("measure", "--image", "no/such:1", "--", "true")
     assert done.returncode == 3

@@ -292,6 +292,23 @@ def test_an_interrupted_command_goes_on_by_the_line_that_it_ends_with(wattdock: 
     assert wattdock.results()[-1]["work"]["count"] == 2
 
 
+def test_a_finished_study_of_two_scripts_is_shown_again_and_one_that_changed_is_named(wattdock: Command) -> None:
+    """Each command is held against its own files."""
+    for name in ("one.sh", "two.sh"):
+        (wattdock.folder / name).write_text(f"echo {name}")
+    study = wattdock.write("experiments: [{measure: {command: sh one.sh}}, {measure: {command: sh two.sh}}]")
+    words: list[str | Path] = [WATTDOCK, "run", study]
+    env = wattdock.env()
+    for more in ([], ["--resume"]):
+        done = run_as_user([*words, *more], env=env, cwd=wattdock.folder, timeout=240)
+        assert (done.returncode, len(wattdock.results())) == (0, 2), done.stderr
+    (wattdock.folder / "two.sh").write_text("echo another")
+    done = run_as_user([*words, "--resume"], env=env, cwd=wattdock.folder, timeout=240)
+    assert done.returncode == ExitCode.CONFIG
+    assert "two.sh has changed" in done.stderr
+    assert "one.sh" not in done.stderr.rpartition("wattdock: ")[2]
+
+
 def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wattdock: Command) -> None:
     for words, said in (
         (("--", "no-such-program"), "no-such-program: no such program"),
@@ -350,3 +367,11 @@ def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None
     assert all(text in scaled for text in ("steps/s", "J/step", "2 GPUs", "J/step; next is")), scaled
     assert "J/step" in compared
     assert "token" not in (scaled + compared).replace("prompts, and leave out", "")
+    for kind, has in (("pareto", "measure, sh -c"), ("phases", ">run<"), ("scaling", "measure, sh -c")):
+        wattdock("plot", kind, *folders, "-o", f"{kind}.svg")
+        drawn = (wattdock.folder / f"{kind}.svg").read_text()
+        assert (has in drawn, ">None" in drawn, "none" in drawn.replace('"none"', "").replace(": none", "")) == (
+            True,
+            False,
+            False,
+        ), kind

@@ -10,7 +10,6 @@ import json
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -32,8 +31,6 @@ from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Stands for whichever model the server at `url` has.
 SERVED_MODEL = "served"
-# Characters of a command that stands for a name.
-MOST_LABEL = 60
 # Stands where there is none: a command of the user's own is measured.
 NO_MODEL = "none"
 WrittenPath = Annotated[Path, Field(strict=False)]
@@ -387,8 +384,6 @@ class ExperimentConfig(StrictSettings):
         """The experiment's name in tables."""
         work = self.workload
         if self.command:
-            # Files by their names alone.
-            words = " ".join(word.rpartition("/")[2] or word for word in self.command.text.split())
-            return self.name or shorten(words, MOST_LABEL, placeholder=" …")
+            return self.name or self.command.label
         load = f"{work.arrival} {work.rate_per_s:g}/s" if work.rate_per_s else f"{work.arrival} {work.batch_size}"
         return self.name or f"{self.backend} {self.model.label} {load}"

@@ -61,7 +61,7 @@ class Run:
         self._unstored: list[ExperimentState] = []
         self._breaker = CircuitBreaker(study.stop_after_failures)
         self._fallen_back: set[str] = set()
-        self._models: dict[tuple[ModelSpec, ModelSpec | None], ModelFolder] = {}
+        self._models: dict[tuple[ModelSpec, ModelSpec | None, str], ModelFolder] = {}
         self._store_error: StoreError | None = None
 
     @contextmanager
@@ -189,7 +189,7 @@ class Run:
 
     def _resolve(self, config: ExperimentConfig) -> ModelFolder:
         """Return a model's folder as it was when this run first looked at it."""
-        key = config.model, config.draft
+        key = config.model, config.draft, config.load_key if config.command else ""
         if key not in self._models:
             with self.context.interrupts.interruptible():
                 say = events.notes(self.context.emit)

@@ -116,7 +116,7 @@ def _command(command: CommandSection) -> ModelFolder:
     checkout = Machine.checkout(folder)
     changed = f" ({listed(checkout.changes)})" if checkout.changes else ""
     revision = checkout.revision and checkout.revision + changed
-    return ModelFolder(folder, "none", ModelSpec.NONE, revision, False, False, files=files)
+    return ModelFolder(folder, "none", command.label, revision, False, False, files=files)
 
 
 def _resolved(

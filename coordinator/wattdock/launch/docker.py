@@ -215,7 +215,8 @@ class RunnerContainer(Contained, LaunchedRunner):
         from docker.errors import DockerException
 
         with contextlib.suppress(DockerException, OSError):
-            return frozenset(int(row[0]) for row in self._container.top(ps_args="-eo pid")["Processes"])
+            # null where all of them have just ended.
+            return frozenset(int(row[0]) for row in self._container.top(ps_args="-eo pid")["Processes"] or ())
         return frozenset()
 
     def exit_reason(self) -> str | None:

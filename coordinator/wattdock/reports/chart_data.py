@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Energy of measured passes whose prefill and decode cannot be told apart.
 NOT_SPLIT = "passes, not split"
 # The phases of a restart in their order.
-PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT)
+PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT, "run")
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass", "window")
 # Series of a GPU's power, the best first; drawn where its energy counter is absent or was not read.
@@ -154,8 +154,9 @@ def _phases(result: ExperimentResult) -> dict[str, tuple[float, float]]:
     """Return joules and seconds of every phase; passes are split into prefill and decode where that was measured."""
     joules: defaultdict[str, float] = defaultdict(float)
     seconds: defaultdict[str, float] = defaultdict(float)
+    whole = "run" if result.config.command else NOT_SPLIT
     for span in result.spans:
-        name = NOT_SPLIT if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
+        name = whole if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
         if span.energy_j is not None:
             joules[name] += span.energy_j
             seconds[name] += (span.end_ns - span.start_ns) / NS_PER_S

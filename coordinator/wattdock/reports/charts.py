@@ -49,7 +49,11 @@ if TYPE_CHECKING:
 __all__ = ["CHARTS", "Chart", "chart"]
 
 PHASE_COLOURS = dict(
-    zip(PHASES, ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00"), strict=True)
+    zip(
+        PHASES,
+        ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00", "#D55E00"),
+        strict=True,
+    )
 )
 # Column that says whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
@@ -149,7 +153,10 @@ def phases(points: Sequence[Point]) -> Chart:
 def scaling(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of GPUs."""
     return _over(
-        points, "GPUs used", lambda point: point.row.gpu_count or 0, lambda point: f"batch {point.row.batch_size}"
+        points,
+        "GPUs used",
+        lambda point: point.row.gpu_count or 0,
+        lambda point: f"batch {point.row.batch_size}" if point.row.batch_size else point.row.model,
     )
 
 
@@ -219,7 +226,8 @@ def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shar
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
     joules, speed = _j_per_unit(points), _units_per_s(points)
     models = len({point.row.model for point in drawn_points}) > 1
-    series = [(p.row.backend, f"{p.row.model}, {shared(p)}" if models else shared(p)) for p in drawn_points]
+    others = [dict.fromkeys([p.row.model, shared(p)] if models else [shared(p)]) for p in drawn_points]
+    series = [(p.row.backend, ", ".join(other)) for p, other in zip(drawn_points, others, strict=True)]
     rows: Rows = [
         {"experiment": p.label, "series": series_name(*of_point), unit: x_of(p)}
         | with_ends(joules, p.j_per_token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +17,8 @@ from wattdock.files import expanded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Characters of a command that stands for a name.
+MOST_LABEL = 60
 # The unit of a command that says nothing of its work.
 RUNS = "runs"
 
@@ -96,10 +99,17 @@ class Section(BackendSection):
 
     @property
     def text(self) -> str:
-        """The command in one line."""
-        return " ".join(self.command)
+        """The command in one line, for any number of GPUs."""
+        return " ".join(self.filled_in("{gpus}")[0])
 
-    def filled_in(self, gpus: int) -> tuple[list[str], dict[str, str]]:
+    @property
+    def label(self) -> str:
+        """The command as tables have it: short, and files by their names alone."""
+        return shorten(
+            " ".join(word.rpartition("/")[2] or word for word in self.text.split()), MOST_LABEL, placeholder=" …"
+        )
+
+    def filled_in(self, gpus: int | str) -> tuple[list[str], dict[str, str]]:
         """Return the command's words and its variables for a number of GPUs."""
         values: Mapping[str, Any] = {"gpus": gpus, **self.args}
 
