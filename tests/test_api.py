@@ -127,7 +127,7 @@ def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: 
         (lambda: wattdock.run("absent.yaml"), "absent.yaml:"),
         (lambda: wattdock.load("absent"), "absent:"),
         (lambda: wattdock.results(where="nope = 1"), 'where: "nope"'),
-        (lambda: wattdock.results(where="true); DROP TABLE all_results; SELECT (1"), "SELECT"),
+        (lambda: wattdock.results(where="true); DROP TABLE results; SELECT (1"), "SELECT"),
         (lambda: wattdock.results(frame="numpy"), "frame='numpy': auto, arrow"),  # type: ignore[arg-type]
         (lambda: wattdock.load("results").plot("pie"), "'pie'; intervals,"),
         (lambda: wattdock.load("results").plot("pareto"), "joules"),

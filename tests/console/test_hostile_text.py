@@ -78,7 +78,7 @@ def hostile(called: Called) -> Called:
     [
         (("results", "list", "--all"), 0),
         (("results", "list", "--json"), 0),
-        (("results", "query", "SELECT * FROM all_results"), 0),
+        (("results", "query", "SELECT * FROM results"), 0),
         (("results", "query", "SELECT chr(27) || '[2J' AS \"a\x1b[2J\", chr(155), chr(8238)"), 0),
         (("results", "query", "SELECT \x1b[2J"), 2),
         (("results", "export", "--csv", f"{HOSTILE}.csv"), 0),

@@ -134,7 +134,7 @@ def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> 
         ("compare", THEIRS, RESULTS),
         ("results", "list"),
         ("results", "export", "all.csv"),
-        ("results", "query", "SELECT name FROM all_results"),
+        ("results", "query", "SELECT name FROM results"),
     ):
         done = victim(*words)
         assert "Traceback" not in done.stderr, done.stderr

@@ -18,7 +18,7 @@ from wattdock.console.options import (
     typed_again,
     with_flags,
 )
-from wattdock.errors import ExitCode
+from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import listed, pluralize, without_timestamp
 
@@ -82,9 +82,11 @@ def run(
     from wattdock.console.progress import progress_for
     from wattdock.study import find_study
 
-    earlier = None
-    if file and file.suffix not in SUFFIXES and not file.is_file() and (resume or retry_failed):
-        earlier = find_study(str(file), output_dir)
+    earlier, name = None, file if file and file.suffix not in SUFFIXES and not file.is_file() else None
+    if name and not (resume or retry_failed or name.exists()):
+        raise ConfigError(f"{name}: no such file", f"a study that was begun goes on with --resume {name}")
+    if name and (resume or retry_failed):
+        earlier = find_study(str(name), output_dir)
         study = study_of(earlier.settings, flags)
     else:
         study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")

@@ -1,8 +1,7 @@
 """Filter stored results, and query them in SQL where they are.
 
 Views of a query: `results` (a row each), `passes` (a row per measured pass), `requests`, `steps` and `timeline` (the
-restarts' Parquet files), each without results that a later attempt of the same study replaces; `all_results`,
-`all_passes`, … hold those too.
+restarts' Parquet files), each without results that a later attempt of the same study replaces.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
     folders = {row.folder for row in rows}
     if where is not None:
         # A comment in it ends with its line.
-        sql = f"SELECT folder FROM all_results WHERE ({where}\n)"
+        sql = f"SELECT folder FROM results WHERE ({where}\n)"
         try:
-            folders = set(_answer({"all_results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
+            folders = set(_answer({"results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
         except duckdb.Error as error:
             raise ConfigError(f"where: {' '.join(str(error).split())}") from error
     return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
@@ -93,11 +92,11 @@ def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
-    rows = select(output_dir, superseded=True, warn=warn)
-    folders, tables = [Path(row.folder) for row in rows], {"all_results": Row.table(rows)}
+    rows = select(output_dir, warn=warn)
+    folders, tables = [Path(row.folder) for row in rows], {"results": Row.table(rows)}
     if "passes" in sql.lower():
         stored_results = readable_results(folders, lambda _: None)
-        tables["all_passes"] = passes_table((stored.folder, stored.result) for stored in stored_results)
+        tables["passes"] = passes_table((stored.folder, stored.result) for stored in stored_results)
     files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
     try:
         return _answer(tables, files, sql)
@@ -146,17 +145,13 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
             raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
         for name, table in tables.items():
             connection.register(name, table)
-        connection.execute("CREATE VIEW results AS FROM all_results WHERE NOT superseded")
         for name, paths in files.items():
             if paths:
                 quoted = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
                 connection.execute(
-                    f"CREATE VIEW all_{name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
+                    f"CREATE VIEW {name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
                     f"FROM read_parquet([{quoted}], filename = true, union_by_name = true)"
                 )
-        views = ["passes"] * ("all_passes" in tables) + [name for name, paths in files.items() if paths]
-        for name in views:
-            connection.execute(f"CREATE VIEW {name} AS FROM all_{name} WHERE folder IN (SELECT folder FROM results)")
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:
             raise ConfigError("the query is empty", "write a SELECT")
