@@ -94,7 +94,7 @@ def only(index: LocalIndex) -> dict[str, str]:
 SETTINGS = {"uv.toml": "[[index]]\nurl = '{url}'\n", "pyproject.toml": "[[tool.uv.index]]\nurl = '{url}'\n"}
 
 
-@pytest.mark.parametrize(("victim", "name"), zip((0, UID), SETTINGS, strict=True), indirect=["victim"])
+@pytest.mark.parametrize(("victim", "name"), [*zip((0, UID), SETTINGS, strict=True)], indirect=["victim"])
 def test_settings_of_uv_above_the_working_folder_are_not_read(
     name: str,
     victim: Run,
