@@ -32,7 +32,7 @@ BACKENDS = $(foreach file,$(wildcard runners/*/requirements-cpu.lock),$(if $(wil
 VARIANT ?= cuda
 BASE ?=
 
-.PHONY: help setup install run study reference environments test test-system test-quick lint format proto docs images wheels locks compose-run compose-up compose-down bench fuzz soak clean
+.PHONY: help setup install run study reference environments test coverage test-system test-all test-quick lint format proto docs images wheels locks compose-run compose-up compose-down bench fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -102,12 +102,20 @@ reference: $(SETUP) ## Write docs/reference and docs/study.schema.json again fro
 environments: $(SETUP_DEV) ## Make the runners' own environments, as their first use would
 	@$(BIN)/python -m wattdock.launch $(patsubst runners/%/requirements-cpu.lock,%,$(wildcard runners/*/requirements-cpu.lock))
 
-test: environments ## Run what a change needs, every backend's engine too, and say how much of each room ran: 8 minutes
+test: environments ## Run what a change needs, every backend's engine too
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not system' --cov --cov-report=json:build/coverage.json $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not system' $(ARGS)
+
+# Not in `test`: counting makes what runs in the tests' own processes two thirds slower.
+coverage: environments ## Run the same, and say how much of each room ran
+	@$(MAKE) --no-print-directory test ARGS='--cov --cov-report=json:build/coverage.json $(ARGS)'
 
 test-system: environments ## Run the other tests: containers, Slurm, browser, docs' commands, whole studies, fuzz
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m system $(ARGS)
+
+test-all: environments ## Run all tests at once, so that some compute while others wait
+	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
 
 test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: about a minute
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow' $(ARGS)

@@ -108,11 +108,10 @@ SLOW_FIXTURES = {"theirs", "wheel", "browser"}
 # Of these, what is about the whole system: `make test-system` runs it, `make test` does not.
 SYSTEM = (
     *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
-    *("tests/docs/test_commands.py", "tests/reports/test_browser.py"),
+    *("tests/docs/test_commands.py", "tests/live/test_page.py", "tests/reports/test_browser.py"),
     *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
     *TRAINING,
 )
-SYSTEM_FIXTURES = {"browser"}
 # For each way of choosing tests, what it leaves out without reading it.
 UNREAD: dict[str, tuple[str, ...]] = {"not slow": SLOW, "not system": SYSTEM}
 # A file that has moved would lose its group without a word.
@@ -123,6 +122,9 @@ assert not (gone := [place for place in PLACES if not (Path(__file__).parents[1]
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out unread what `-m` would leave out after reading it."""
     name = f"{collection_path.relative_to(config.rootpath)}{'/' * collection_path.is_dir()}"
+    if config.option.markexpr == "system":
+        is_asked_for = name.startswith(SYSTEM) or any(place.startswith(name) for place in SYSTEM)
+        return None if is_asked_for or collection_path.name == "conftest.py" else True
     return True if name.startswith(UNREAD.get(config.option.markexpr, ())) else None
 
 
@@ -130,7 +132,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by place and fixture, and put what takes longest first; the rest stays in its order."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if item.nodeid.startswith(SYSTEM) or SYSTEM_FIXTURES & fixtures:
+        if item.nodeid.startswith(SYSTEM):
             item.add_marker("system")
         if item.nodeid.startswith(SLOW) or SLOW_FIXTURES & fixtures:
             item.add_marker("slow")

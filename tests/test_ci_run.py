@@ -53,7 +53,7 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
     made = [[word for word in words if word[0] != "-" and "=" not in word] for words in asked]
     # The environments, and the images' base, are made meanwhile.
     made.remove(["environments"])
-    assert made == [["lint"], ["wheels"], ["images"], ["test"], ["test-system"]]
+    assert made == [["lint"], ["wheels"], ["images"], ["test-all"]]
     build = next(call for call in calls if " images " in call)
     assert calls.index("make-base.sh ") < calls.index(build)
     assert calls[-1].startswith("engine.sh stop ")
@@ -62,7 +62,7 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
 @pytest.mark.parametrize(
     "fail",
     [
-        *("lint", "test", "test-system", "environments", "wheels", "images"),
+        *("lint", "test-all", "environments", "wheels", "images"),
         *("start", "make-base.sh"),
     ],
 )
@@ -88,4 +88,4 @@ def test_a_machine_that_cannot_have_an_engine_a_browser_or_slurm_is_named_and_te
     code, calls, errors = run_with(fail, tmp_path)
     assert code == 0
     assert words in errors
-    assert [call for call in calls if call.startswith("make ")][-1] == "make test-system"
+    assert [call for call in calls if call.startswith("make ")][-1] == "make test-all"

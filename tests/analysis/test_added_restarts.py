@@ -66,12 +66,11 @@ def test_the_interval_of_the_first_restarts_decides_how_many_are_wanted(
     assert asking(until, restarts=restarts, most=most).repeats.wanted(expanded) == wanted
 
 
-@pytest.mark.parametrize("deviation", [0.005, 0.01, 0.02])
-def test_95_of_100_intervals_of_added_restarts_hold_the_true_figure(deviation: float) -> None:
+def test_95_of_100_intervals_of_added_restarts_hold_the_true_figure() -> None:
     """From three restarts up to eight; taking all restarts' scatter, or stopping early, 89 to 92 % did."""
-    draw, held = np.random.default_rng(7), dict.fromkeys((0.005, 0.01, 0.02), 0)
+    draw, held = np.random.default_rng(7), dict.fromkeys((0.0025, 0.005, 0.01, 0.02, 0.04), 0)
     for _ in range(DRAWS):
-        joules = np.exp(draw.normal(0, deviation, 8)).tolist()
+        joules = np.exp(draw.normal(0, 0.01, 8)).tolist()
         expanded = budget_of(joules[:3], 3).expanded
         assert expanded
         wanted = {until: asking(until).repeats.wanted(expanded) for until in held}

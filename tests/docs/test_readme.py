@@ -101,13 +101,6 @@ def test_every_study_that_is_named_is_there() -> None:
     assert [example for example in sorted(examples) if not (REPO / example).is_file()] == []
 
 
-def test_what_no_command_takes_is_found() -> None:
-    """The check above could fail."""
-    for command in ("results list --bakend vllm", "messure", "scaling results -o"):
-        with pytest.raises(UsageError):
-            parse(command.split())
-
-
 @pytest.mark.parametrize(
     ("text", "counts"),
     [

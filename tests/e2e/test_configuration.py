@@ -60,9 +60,9 @@ def plant(wattdock: Command, place: Path) -> Callable[[str], None]:
     return run
 
 
-@pytest.fixture(params=[0, UID], ids=["root", "user"])
+@pytest.fixture
 def victim(request: pytest.FixtureRequest, wattdock: Command, place: Path) -> Run:
-    """Run a program as a user whose working folder lies in the one that is everybody's."""
+    """Run a program as root or a user, whose working folder lies in the one that is everybody's."""
     folder = place / "mine"
     folder.mkdir(mode=0o755)
     os.chown(folder, request.param, request.param)
@@ -94,7 +94,7 @@ def only(index: LocalIndex) -> dict[str, str]:
 SETTINGS = {"uv.toml": "[[index]]\nurl = '{url}'\n", "pyproject.toml": "[[tool.uv.index]]\nurl = '{url}'\n"}
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("victim", "name"), [*zip((0, UID), SETTINGS, strict=True)], indirect=["victim"])
 def test_settings_of_uv_above_the_working_folder_are_not_read(
     name: str,
     victim: Run,
@@ -123,7 +123,7 @@ def test_settings_of_uv_above_the_working_folder_are_not_read(
     assert list(target.glob("stem-1.5*"))
 
 
-@pytest.mark.parametrize("module", ["typer", "yaml"])
+@pytest.mark.parametrize(("victim", "module"), [(0, "typer"), (UID, "yaml")], indirect=["victim"])
 def test_modules_in_the_working_folder_are_not_imported(
     module: str, victim: Run, plant: Callable[[str], None], place: Path, wattdock: Command
 ) -> None:
@@ -140,6 +140,7 @@ def test_modules_in_the_working_folder_are_not_imported(
         assert "fake" in done.stdout
 
 
+@pytest.mark.parametrize("victim", [0, UID], indirect=True)
 def test_a_checkout_of_a_strangers_starts_no_program_of_theirs(
     victim: Run, plant: Callable[[str], None], place: Path
 ) -> None:
@@ -158,7 +159,9 @@ def test_a_checkout_of_a_strangers_starts_no_program_of_theirs(
     assert not list((place / "theirs").glob("ran-as-*"))
 
 
-@pytest.mark.parametrize(("program", "code"), [("git", COMMIT), ("docker", DOCKER)])
+@pytest.mark.parametrize(
+    ("victim", "program", "code"), [(0, "git", COMMIT), (UID, "docker", DOCKER)], indirect=["victim"]
+)
 def test_a_program_is_never_taken_from_the_working_folder(
     program: str, code: str, victim: Run, plant: Callable[[str], None], place: Path, wattdock: Command
 ) -> None:

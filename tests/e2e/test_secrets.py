@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,8 @@ from unprivileged import give_to_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from conftest import Called
 
 # Each text, and the part of it that may be nowhere. None of these has ever been anybody's.
 IN_VALUES = {
@@ -222,7 +224,7 @@ def test_what_a_cluster_is_given_and_what_its_task_leaves_hold_no_secret(leaky: 
     ("study", "flags", "place"),
     [
         ({}, ("--set", "vllm.hf_token=word-of-hub-27"), "--set vllm.hf_token"),
-        ({}, ("--set", "leaky.url=https://tok-of-host-2@host/x"), "--set leaky.url"),
+        ({}, ("--set", "fake.url=https://tok-of-host-2@host/x"), "--set fake.url"),
         ({"workload": {"prompts": {"chat_template_kwargs": {"password": "plain-words-15"}}}}, (), "x.yaml:1"),
         ({"fleet": {"setup": ["export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "defaults": {}}, (), "x.yaml:1"),
         ({"fleet": {"more": ["--export=ALL,AWS_SECRET_ACCESS_KEY=abcdefgh1"]}, "defaults": {}}, (), "x.yaml:1"),
@@ -232,13 +234,15 @@ def test_what_a_cluster_is_given_and_what_its_task_leaves_hold_no_secret(leaky: 
     ],
 )
 def test_a_setting_that_holds_a_secret_is_refused_in_one_line(
-    leaky: Command, study: dict[str, object], flags: tuple[str, ...], place: str
+    called: Called, monkeypatch: pytest.MonkeyPatch, study: dict[str, object], flags: tuple[str, ...], place: str
 ) -> None:
     """It would stand in results, the journal, the live page and a cluster's scripts; the line does not repeat it."""
-    if "defaults" in study:
-        study["defaults"] = {"backend": "leaky", "model": "shape:tiny-llama"}
-    leaky.write(json.dumps(study or {"backend": "leaky", "model": "shape:tiny-llama"}))
-    done = leaky("run", "x.yaml", *flags, env=environment(leaky))
+    for name, text in PLANTED.items():
+        monkeypatch.setenv(name, text)
+    model = {"backend": "fake", "model": "shape:tiny-llama"}
+    written = study | {"defaults": model} if "defaults" in study else study or model
+    Path("x.yaml").write_text(json.dumps(written))
+    done = called("run", "x.yaml", *flags)
     assert (done.returncode, done.stderr.count("\n"), found_in(done.stderr + done.stdout)) == (2, 1, [])
     assert done.stderr.startswith(f"wattdock: {place}: holds what looks like a key or password")
-    assert not (leaky.folder / "results").exists()
+    assert not Path("results").exists()
