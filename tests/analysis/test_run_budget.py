@@ -53,7 +53,9 @@ def held(kind: str, restarts: int) -> float:
                     units,
                     power_w * EDGE_S * sqrt(2),
                     0.0,
-                    *map(np.atleast_1d, (length_s, joules, units)),
+                    np.array([length_s]),
+                    np.array([joules]),
+                    np.array([units]),
                     unknown,
                 )
             ]
