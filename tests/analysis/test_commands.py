@@ -60,7 +60,7 @@ def test_first_seconds_are_those_of_the_gpus_work_not_of_imports_before_it() -> 
 
 
 def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_all_have_no_joules() -> None:
-    """Three equal runs differ by nothing; a span over the step of power is off by what a tick hides, a short one by all."""
+    """Three equal runs differ by nothing; one over the step of power is off by what a tick hides, a short one all."""
     run = command("step", [(BUSY_S - 10, BUSY_S + 10)])
     [step] = work_done(run, windows(run).passes[:3]).marked
     assert step.interval_j is not None
