@@ -17,7 +17,6 @@ A file holds, one JSON array a line, with times of CLOCK_MONOTONIC in nanosecond
 
     ["process", 1, pid, rank or null, begin]      first; 1 is the version of this form
     ["span", name, begin, end, n]
-    ["open", name, begin]                         not ended yet; its "span", if it ends, has the same name and begin
     ["work", at, {unit: count, …}]
     ["step", at, n]
 """
@@ -68,8 +67,7 @@ class span:  # noqa: N801 # reads like a statement
         self._name, self._n, self._begin_ns = str(name), n, 0
 
     def __enter__(self) -> span:
-        self._begin_ns = now_ns = monotonic_ns()
-        _log.add(("open", self._name, now_ns))
+        self._begin_ns = monotonic_ns()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,10 +179,7 @@ class _Log:
             # A signal's handler may take some meanwhile.
             with suppress(IndexError):
                 events.extend(self._events.popleft() for _ in range(len(self._events)))
-            ended = {event[1:3] for event in events if event[0] == "span"}
-            kept = [
-                event for event in events if event[-1] is not None and (event[0] != "open" or event[1:] not in ended)
-            ]
+            kept = [event for event in events if event[-1] is not None]
             # Several times as fast as one by one; no name's own text can look like this, as its quotes are escaped.
             lines = re.sub(r'\],\["(?=[a-z])', ']\n["', _json(kept)[1:-1] + "\n" * bool(kept))
             try:

@@ -255,6 +255,11 @@ def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> Non
     assert done.stderr.count("from C\n") == 2
     done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
     assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
+    for amount, count in (((), 1), (("--unit", "samples_a", "--count", "7"), 7)):
+        work = measured(wattdock, "--within", "epoch", *amount, "--", sys.executable, script(wattdock, TRAIN), env={})[
+            "work"
+        ]
+        assert (work["count"], work["late"]) == (count, 0)
 
 
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
@@ -315,6 +320,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
         (("--set", "measure.folder=/nowhere", "--", "true"), "/nowhere: no such folder"),
         (("--set", "workload.batch_size=2", "--", "true"), "workload is for engines"),
         (("--unit", "steps", "--step-regex", "(", "--", "true"), "'(' is no regular expression"),
+        (("--unit", "steps", "--step-regex", "x", "--within", "epoch", "--", "true"), "too late for work.within"),
         (("--", "seq 3 | wc -l"), "a pipeline needs sh -c"),
         (("--count", "5", "--", "true"), "set work.unit (--unit)"),
         ((), "missing argument"),

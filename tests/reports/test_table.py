@@ -104,7 +104,7 @@ def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain()
     assert rows["J/output token"].startswith(figure)
     assert rows["mix of work"] == "0.00%, 0%, corrected by -1.96%: shorter prompts"
     # 0 s of lead-in; the shares of 1 % and 2.49 % in the sum of squares of all entries, 3.60 %.
-    assert rows["first seconds"] == "1.00%, 8%: 0 s before the first window"
+    assert rows["first seconds"] == "1.00%, 8%: 0 s of work before the first window"
     assert rows["timing"].startswith("2.49%, 48%: ")
     assert rows["not in it: board"].startswith("1.2% (1 board")
     assert rows["not in it: sensor gain"].startswith("unknown (")

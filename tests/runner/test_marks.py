@@ -118,3 +118,17 @@ def test_a_rank_that_counts_in_several_processes_is_told_and_one_without_a_numbe
         write(tmp_path, process, ["work", 1, {"samples" if process < 6 else "tokens": 4}])
     marks = read(tmp_path)
     assert (marks.repeated("samples"), marks.repeated("tokens"), marks.units()["samples"]) == (1, 0, 20)
+
+
+def test_steps_and_spans_of_processes_one_after_the_other_add_up_and_of_those_at_work_together_do_not(
+    tmp_path: Path,
+) -> None:
+    """Two ranks without numbers from 0 to 50, and after them two more from 60 on, as of `python a.py; python b.py`."""
+    for process, begin_ns, steps in ((1, 1, 5), (2, 2, 4), (3, 60, 3), (4, 61, 3)):
+        write(tmp_path, process, ["process", 1, process, None, begin_ns])
+        write(tmp_path, process, *(["step", begin_ns + 9 * i, 1] for i in range(steps)))
+        write(tmp_path, process, ["span", "epoch", begin_ns, begin_ns + 40, 1])
+    marks = read(tmp_path)
+    assert marks.units() == {"steps": 8}
+    assert marks.series("steps").at_ns.tolist() == [1, 10, 19, 28, 37, 60, 69, 78]
+    assert [(part.name, part.count) for part in marks.marked()] == [("epoch", 2)]

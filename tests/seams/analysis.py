@@ -55,6 +55,7 @@ from wattdock.analysis.statistics import (
 from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
+from wattdock.analysis.work import work as work_done
 from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
@@ -139,4 +140,5 @@ __all__ = [
     "undrained",
     "window_of",
     "windows",
+    "work_done",
 ]

@@ -2,7 +2,7 @@
 
 from wattdock.records.declared import NOTHING_DECLARED, DeclaredWork, hash_of
 from wattdock.records.disk import LATER_KEYS, NEWER, RECORD
-from wattdock.records.passes import NO_STEPS, Steps, TokenSeries
+from wattdock.records.passes import NO_STEPS, Marked, Steps, TokenSeries
 from wattdock.records.tables import COUNTER, REQUESTS, STEPS, TIMELINE
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "STEPS",
     "TIMELINE",
     "DeclaredWork",
+    "Marked",
     "Steps",
     "TokenSeries",
     "hash_of",

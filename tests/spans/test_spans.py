@@ -94,14 +94,13 @@ step(4)
         RANK="1",
     )
     (file,) = tmp_path.iterdir()
-    header, opened, *lines = (json.loads(line) for line in file.read_text().splitlines())
+    header, *lines = (json.loads(line) for line in file.read_text().splitlines())
     assert header[:2] + header[3:4] == ["process", 1, 1]
     by_kind: dict[str, list[list[Any]]] = {}
     for kind, *rest in lines:
         by_kind.setdefault(kind, []).append(rest)
     spans = {name: (begin_ns, end_ns, n) for name, begin_ns, end_ns, n in by_kind["span"]}
     (epoch, batch, call) = (spans[name] for name in ("epoch", "batch", "call"))
-    assert opened == ["open", "epoch", epoch[0]]
     assert (epoch[2], batch[2], call[2]) == (3, 1, 2)
     ((worked_ns, counts),) = by_kind["work"]
     assert counts == {"samples": 64, "tokens": 65_536}
@@ -131,7 +130,7 @@ def test_a_launcher_says_which_rank_a_process_is(variables: dict[str, str], rank
 
 def test_names_may_hold_anything(tmp_path: Path) -> None:
     """What looks like an end of a line does not end one."""
-    names = ["a\nb", '],["open",', "x],[", '"', "\\", "日", "\udc80", ""]
+    names = ["a\nb", '],["span",', "x],[", '"', "\\", "日", "\udc80", ""]
     ran(f"for name in {names!r}:\n    with span(name): work(**{{name: 1}})", tmp_path)
     lines = only(tmp_path)
     assert ended(lines) == names
@@ -207,7 +206,7 @@ with span("parent"):
 
 
 def test_a_killed_process_loses_its_last_half_second_at_most(tmp_path: Path) -> None:
-    """What had begun before stands there as open, though the program marks nothing more."""
+    """What it marked before stands there, though the program marks nothing more."""
     assert FLUSH_S < LOST_S
     program = """
 with span("epoch"):
@@ -225,7 +224,6 @@ with span("epoch"):
     process.kill()
     process.communicate(timeout=PATIENCE_S)
     lines = only(tmp_path)
-    assert [line[:2] for line in lines if line[0] == "open"] == [["open", "epoch"]]
     assert [line[2] for line in lines if line[0] == "step"] == [7]
     assert process.returncode == -signal.SIGKILL
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.analysis.budget import CONTEXT, PROMPTS, SECONDS, Budget, Window, budget
+from wattdock.analysis.idle import over
 from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
@@ -67,7 +68,7 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
         total_j=figure.total_j or 0.0,
         output_tokens=figure.output_tokens or 0,
         timing_j=figure.timing_j or 0.0,
-        lead_in_s=(start_ns - run_pass.span.start_ns) / NS_PER_S,
+        lead_in_s=_lead_in_s(measured, restart, Span("lead-in", run_pass.span.start_ns, start_ns)),
         block_s=np.diff(edges_ns) / NS_PER_S,
         block_j=np.array(blocks_j),
         block_tokens=tokens_in(run_pass, edges_ns).astype(np.float64),
@@ -75,6 +76,15 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
         work=work,
         declared=declared,
     )
+
+
+def _lead_in_s(measured: Measured, restart: RestartRecord, before: Span) -> float:
+    """Return for how long the GPUs worked before a window: a command first imports and loads, on cool boards."""
+    if not measured.config.command:
+        return before.duration_s
+    parts = ([(restart.gpus.get(uuid), before)] for uuid in measured.used)
+    percent = [over(part, "gpu_utilization_percent", np.mean) or 0.0 for part in parts]
+    return before.duration_s * min(percent, default=0.0) / 100
 
 
 def _edges(

@@ -65,7 +65,7 @@ class Window:
 
     Attributes:
         total_j, output_tokens, timing_j: Of the whole window.
-        lead_in_s: From the first request to the window.
+        lead_in_s: From the first request to the window; of a command, the time before it in which its GPUs worked.
         block_s, block_j, block_tokens: Of each block, none without tokens; shape (n,).
         work: Amounts of each kind of work in each block; shape (n,) each.
         block_c: Mean temperature of the GPUs used; NaN where unknown; shape (n,).
@@ -274,7 +274,7 @@ def _first_seconds_entry(lead_in_s: float) -> Entry:
     return Entry(
         name="first seconds",
         standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
-        found=f"{lead_in_s:.0f} s before the first window",
+        found=f"{lead_in_s:.0f} s of work before the first window",
     )
 
 

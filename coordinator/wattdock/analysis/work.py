@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import hypot, log
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.analysis.joules import combined_timing_j
+from wattdock.analysis.joules import NORMAL95, combined_timing_j
 from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
@@ -22,19 +23,22 @@ if TYPE_CHECKING:
     from wattdock.analysis.pass_energy import WindowFigure
 
 TOO_MANY = "it was marked in more places than are told apart; mark larger parts"
+TOO_SHORT = "its spans are shorter than the meter resolves; mark larger parts"
+# Largest share of the joules of spans that timing may hide (half a 95 % interval); beyond, they are the neighbours'.
+MOST_HIDDEN = 0.5
 
 
 class MarkedEnergy(Stored):
     """Spans of one name that a command's processes marked, over all restarts.
 
     Attributes:
-        count: How many, by the process that marked most in each restart.
+        count: How many in all restarts; of processes at work together, those of one.
         duration_s: Time in which any process was inside one.
         share: That time, of the time of all runs.
         total_j: Energy of the GPUs used in that time; null with the reason.
         per_gpu_j: The same by UUID.
         energy_per_span_j: Joules ÷ count.
-        interval_j: Its 95 % interval from restarts alone; null with fewer than three.
+        interval_j: Its 95 % interval, of restarts and timing; null with fewer than three.
     """
 
     name: str
@@ -106,11 +110,18 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
         return MarkedEnergy(**facts, reason=reason)
     totals_j = tuple(known_sum(part.total_j for part in of_restart) or 0.0 for of_restart in by_restart)
     restarts = Restarts(totals_j, tuple(float(part.count) for _, part in found))
+    total_j, hidden_j = sum(totals_j), NORMAL95 * (combined_timing_j(joules) or 0.0)
+    if hidden_j > MOST_HIDDEN * total_j:
+        return MarkedEnergy(**facts, reason=TOO_SHORT)
+    interval = restarts.interval if all(restarts.bottoms) else None
+    if interval and total_j:
+        half = hypot(log(interval.high / restarts.value), hidden_j / total_j)
+        interval = Interval.around(restarts.value, half)
     return MarkedEnergy(
         **facts,
-        total_j=sum(totals_j),
-        timing_j=combined_timing_j(joules),
+        total_j=total_j,
+        timing_j=hidden_j / NORMAL95,
         per_gpu_j={uuid: known_sum(part.per_gpu_j.get(uuid) for part in joules) for uuid in measured.used},
         energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
-        interval_j=restarts.interval if all(restarts.bottoms) else None,
+        interval_j=interval,
     )

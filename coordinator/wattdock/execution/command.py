@@ -204,11 +204,12 @@ class _Watch:
         """
         # The last line may have no end.
         self._count_steps([self._line] if self._line else [], span.end_ns)
-        units, series = self.marks.units(), self.marks.series(self.unit)
+        units, series, marked = self.marks.units(), self.marks.series(self.unit), self.marks.marked()
         if self.unit not in units:
-            # Only its whole amount is known, if any.
+            # Only its whole amount is known, if any: it is done where what counts ends.
+            ends_ns = [part.spans[-1][1] for part in marked if part.name == self._work.within and part.spans]
             units[self.unit] = 1 if self._work.counts_runs else self._work.count or 0
-            series = passes.TokenSeries(np.array([span.end_ns]), np.array([units[self.unit]]))
+            series = passes.TokenSeries(np.array(ends_ns or [span.end_ns]), np.array([units[self.unit]]))
         if self.marks.latest_ns and not launch_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
             raise RunnerError(
                 "the command's marks lie outside its run", "it must read this host's CLOCK_MONOTONIC (time.monotonic)"
@@ -222,7 +223,7 @@ class _Watch:
             None,
             0,
             units=units,
-            marked=self.marks.marked(),
+            marked=marked,
             malformed_marks=self.marks.malformed,
             repeated_ranks=self.marks.repeated(self.unit),
         )

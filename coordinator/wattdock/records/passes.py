@@ -72,7 +72,7 @@ class Marked:
     """Spans of one name that a command's processes marked.
 
     Attributes:
-        count: How many, by the process that marked most: ranks mark the same steps.
+        count: How many: ranks mark the same steps, so that of processes at work together one counts.
         spans: Where any process was inside one, ns, in order and without overlap; empty where they are too many.
     """
 

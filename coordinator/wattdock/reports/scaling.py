@@ -46,8 +46,8 @@ SINGLE_GPU = "one GPU"
 # Fewest sizes to which a law of scaling is fitted: any fits two, and nearly any three.
 LEAST_SIZES = 4
 METHOD = (
-    "Joules: of {covered}, over the GPUs used. Scaling is strong, the same requests in flight at every size. "
-    "Joules of one result: with the interval of its uncertainty "
+    "Joules: of {covered}, over the GPUs used. Scaling of engines is strong, the same "
+    "requests in flight at every size. Joules of one result: with the interval of its uncertainty "
     "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
     "Ratios: of these figures; 95 % interval from those of both, taken as independent. Medians of latency: of one "
     "result's requests, so not where several are pooled."

@@ -35,11 +35,18 @@ CHUNK_BYTES = 1 << 22
 
 @dataclass
 class _Process:
-    """Marks of one process, and how far its file was read; `rank` is its number among the command's, if it has one."""
+    """Marks of one process, and how far its file was read.
+
+    Attributes:
+        rank: Its number among the command's processes, if it has one.
+        begin_ns, latest_ns: When it began, if it says so, and its last mark.
+    """
 
     read_bytes: int = 0
     cut: bytes = b""
     rank: int | None = None
+    begin_ns: int | None = None
+    latest_ns: int = 0
     steps: list[tuple[int, int]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
 
@@ -82,8 +89,8 @@ class Marks:
         self._mark(self._processes.setdefault("", _Process()), "step", at_ns, 1)
 
     def units(self) -> dict[str, int]:
-        """Return how much of each kind of work was done; steps are those of the process that made most."""
-        steps = max((process.done[STEPS] for process in self._processes.values()), default=0)
+        """Return how much of each kind of work was done; of processes at work together, steps are those of one."""
+        steps = self._common(STEPS)
         return dict(self._done) | ({STEPS: steps} if steps else {})
 
     def repeated(self, unit: str) -> int:
@@ -95,19 +102,32 @@ class Marks:
         """Return how work of one unit grew."""
         parts = self._work.get(unit, [])
         if unit == STEPS:
-            most = max(self._processes.values(), key=lambda process: process.done[STEPS], default=_Process())
-            parts = most.steps
+            parts = [mark for process in self._leading(STEPS) for mark in process.steps]
         at_ns, amounts = np.array(sorted(parts), dtype=np.int64).reshape(-1, 2).T
         return passes.TokenSeries(at_ns, np.cumsum(amounts))
 
     def marked(self) -> tuple[passes.Marked, ...]:
         """Return the spans of each name, in order of their first."""
-        return tuple(
-            passes.Marked(
-                name, max(process.done[f"span {name}"] for process in self._processes.values()), _union(spans)
-            )
-            for name, spans in sorted(self._spans.items(), key=lambda item: min(item[1]))
-        )
+        found = sorted(self._spans.items(), key=lambda item: min(item[1]))
+        return tuple(passes.Marked(name, self._common(f"span {name}"), _union(spans)) for name, spans in found)
+
+    def _common(self, name: str) -> int:
+        """Return how many of what ranks share there were."""
+        return sum(process.done[name] for process in self._leading(name))
+
+    def _leading(self, name: str) -> list[_Process]:
+        """Return the process that counted most of a name, of each group of processes at work together."""
+        found: list[_Process] = []
+        until_ns = -1
+        counting = (process for process in self._processes.values() if process.done[name])
+        for process in sorted(counting, key=lambda process: process.begin_ns or 0):
+            if (process.begin_ns or 0) > until_ns:
+                # Ranks share their steps; a command that runs one script after the other makes those of both.
+                found.append(process)
+            elif process.done[name] > found[-1].done[name]:
+                found[-1] = process
+            until_ns = max(until_ns, process.latest_ns)
+        return found
 
     def _take(self, process: _Process, lines: Iterable[bytes]) -> None:
         for line in lines:
@@ -129,21 +149,21 @@ class Marks:
             ValueError, TypeError, AttributeError: It is none.
         """
         if kind == "process":
-            process.rank = rest[2] if isinstance(rest[2], int) else None
+            process.rank, process.begin_ns = (number if isinstance(number, int) else None for number in rest[2:4])
         elif kind == "span":
             name, start_ns, end_ns, n = rest
             _require_counts(n)
             _require_counts(start_ns, end_ns - start_ns, most=passes.MAX_NS)
             self._spans[_name(name)].append((start_ns, end_ns))
             process.done[f"span {name}"] += n
-            self._saw(start_ns, end_ns)
+            self._saw(process, start_ns, end_ns)
         elif kind == "step":
             at_ns, n = rest
             _require_counts(n)
             _require_counts(at_ns, most=passes.MAX_NS)
             process.steps.append((at_ns, n))
             process.done[STEPS] += n
-            self._saw(at_ns)
+            self._saw(process, at_ns)
         elif kind == "work":
             at_ns, amounts = rest
             _require_counts(*amounts.values())
@@ -155,11 +175,12 @@ class Marks:
                 self._work[_name(unit)].append((at_ns, amount))
                 self._done[unit] += amount
                 process.done[unit] += amount
-            self._saw(at_ns)
+            self._saw(process, at_ns)
 
-    def _saw(self, *instants_ns: int) -> None:
+    def _saw(self, process: _Process, *instants_ns: int) -> None:
         self.first_ns = min(self.first_ns or instants_ns[0], *instants_ns)
-        self.latest_ns = max(self.latest_ns, *instants_ns)
+        process.latest_ns = max(process.latest_ns, *instants_ns)
+        self.latest_ns = max(self.latest_ns, process.latest_ns)
 
 
 def _require_counts(*numbers: object, most: int = MOST_AT_ONCE) -> None:

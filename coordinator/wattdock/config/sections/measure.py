@@ -90,6 +90,9 @@ class Section(BackendSection):
             raise ValueError("work.count is of a unit: set work.unit (--unit), such as samples")
         if self.step_regex is not None and self.work.unit != "steps":
             raise ValueError(f"step_regex counts steps, and work.unit is {self.work.unit}; set work.unit: steps")
+        if self.step_regex is not None and self.work.within is not None:
+            # A line is seen up to half a second after it was printed.
+            raise ValueError("step_regex is too late for work.within (--within): mark steps by step() in the script")
         return self
 
     @property

@@ -1,0 +1,74 @@
+"""What a command's marks make of its joules: against constant powers and known instants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from make.records import experiment, measured, stepped_power, timeline
+from seams.analysis import measured_budget, windows, work_done
+from seams.metering import Series
+from seams.records import Marked, TokenSeries
+
+from wattdock.clock import NS_PER_S
+from wattdock.records import RestartRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seams.analysis import Measured
+
+GPU = "GPU-a"
+IDLE_W, BUSY_W = 100.0, 400.0
+START_S, BUSY_S, EPOCH_S, END_S = 5, 35, 40, 60
+
+
+def command(name: str, spans_s: Sequence[tuple[float, float]], restarts: int = 3) -> Measured:
+    """Return runs from 5 to 60 s whose GPU works from 35 s on; 4 samples each half second from 40 s on."""
+    at_ns = (np.arange(EPOCH_S + 0.5, END_S, 0.5) * NS_PER_S).astype(np.int64)
+    read_ns = (np.arange(0.5, 65) * NS_PER_S).astype(np.int64)
+    busy = Series(read_ns, np.where(read_ns > BUSY_S * NS_PER_S, 100.0, 0.0))
+    gpu = replace(
+        stepped_power(GPU, [(BUSY_S, IDLE_W), (END_S - BUSY_S, BUSY_W), (5, IDLE_W)]),
+        series={"gpu_utilization_percent": busy},
+    )
+    marked = Marked(name, len(spans_s), tuple((round(a * NS_PER_S), round(b * NS_PER_S)) for a, b in spans_s))
+    samples = 4 * np.arange(1, len(at_ns) + 1)
+    done = replace(
+        measured(0, START_S, END_S, ()),
+        tokens=TokenSeries(at_ns, samples),
+        output_tokens=int(samples[-1]),
+        units={"samples": int(samples[-1])},
+        marked=(marked,),
+    )
+    runs = [RestartRecord(number, passes=(done,), timeline=timeline(gpu)) for number in range(restarts)]
+    settings = {"command": ["train"], "work": {"unit": "samples", "within": "epoch"}}
+    return experiment(*runs, backend="measure", measure=settings)
+
+
+def test_first_seconds_are_those_of_the_gpus_work_not_of_imports_before_it() -> None:
+    """The epoch begins 35 s into the run, and 5 s after the GPU began to work: 1 % × exp(−5 ÷ 15)."""
+    run = command("epoch", [(EPOCH_S, END_S - 0.25)])
+    budget = measured_budget(run, windows(run))
+    assert budget is not None
+    [entry] = [entry for entry in budget.entries if entry.name == "first seconds"]
+    assert entry.standard_uncertainty == pytest.approx(0.01 * np.exp(-5 / 15), rel=0.03)
+    assert entry.found == "5 s of work before the first window"
+    assert budget.measured == pytest.approx(BUSY_W * (END_S - 0.25 - EPOCH_S) / 156, rel=0.005)
+
+
+def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_all_have_no_joules() -> None:
+    """Three equal runs differ by nothing; one over the step of power is off by what a tick hides, a short one all."""
+    run = command("step", [(BUSY_S - 10, BUSY_S + 10)])
+    [step] = work_done(run, windows(run).passes[:3]).marked
+    assert step.interval_j is not None
+    assert step.timing_j is not None
+    each_j = 10 * (IDLE_W + BUSY_W)
+    assert step.energy_per_span_j == pytest.approx(each_j, rel=0.01)
+    assert step.interval_j.high - each_j == pytest.approx(1.96 * step.timing_j / 3, rel=0.05)
+    run = command("communication", [(BUSY_S - 0.001, BUSY_S + 0.001)])
+    [short] = work_done(run, windows(run).passes[:3]).marked
+    assert (short.count, short.total_j, short.interval_j) == (3, None, None)
+    assert short.reason == "its spans are shorter than the meter resolves; mark larger parts"
