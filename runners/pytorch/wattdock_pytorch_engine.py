@@ -131,30 +131,24 @@ class _Batch:
     stopped: dict[int, int]
 
 
-class _Limits:
-    """A stopping criterion for a batch whose sequences have different limits."""
+class _Ends:
+    """A stopping criterion for a batch whose sequences have different limits, or end at stop strings.
 
-    def __init__(self, limits: torch.Tensor, prompt_width: int) -> None:
-        self._limits = limits
-        self._prompt_width = prompt_width
+    Attributes:
+        stopped: As in `_Batch`.
+    """
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        return input_ids.shape[1] - self._prompt_width >= self._limits
-
-
-class _Stops:
-    """A stopping criterion for sequences whose text has come to a stop string; `stopped` as in `_Batch`."""
-
-    def __init__(self, stop: StopStrings, prompt_width: int) -> None:
-        self._stop, self._prompt_width = stop, prompt_width
+    def __init__(self, limits: torch.Tensor, prompt_width: int, stop: StopStrings) -> None:
+        self._limits, self._prompt_width, self._stop = limits, prompt_width, stop
         self.stopped: dict[int, int] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        rows = input_ids[:, self._prompt_width :].tolist()
-        self.stopped |= {
-            row: len(ids) for row, ids in enumerate(rows) if row not in self.stopped and self._stop.end(ids)
-        }
-        return torch.tensor([row in self.stopped for row in range(len(rows))], device=input_ids.device)
+        is_over = input_ids.shape[1] - self._prompt_width >= self._limits
+        for row, ids in enumerate(input_ids[:, self._prompt_width :].tolist() if self._stop.stops else ()):
+            if row not in self.stopped and self._stop.end(ids):
+                self.stopped[row] = len(ids)
+            is_over[row] |= row in self.stopped
+        return is_over
 
 
 class PyTorchEngine(Engine):
@@ -228,17 +222,15 @@ class PyTorchEngine(Engine):
         ordered = sorted(limits)
         self._clock.step_tokens = (len(ordered) - bisect_right(ordered, step) for step in count())
         width = ids.shape[1]
-        criteria: list[Any] = [_Limits(torch.tensor(limits, device=device), width)] if len(set(limits)) > 1 else []
-        stops = _Stops(self._stop, width)
-        criteria += [stops] if self._stop.stops else []
+        ends = _Ends(torch.tensor(limits, device=device), width, self._stop)
         output = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
             generation_config=self._settings[max(limits)],
-            stopping_criteria=criteria or None,
+            stopping_criteria=[ends] if len(set(limits)) > 1 or self._stop.stops else None,
         )
         requests = [(request, prompt.max_output_tokens) for request, prompt in batch]
-        self._batches.append(_Batch(requests, start_ns, first_step, width, output, stops.stopped))
+        self._batches.append(_Batch(requests, start_ns, first_step, width, output, ends.stopped))
         # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
 

@@ -7,24 +7,14 @@ Must not know: how a runner was started, what a pass costs, what an experiment i
 
 from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.runner.marks import Marks
-from wattdock.runner.wire import (
-    Heartbeat,
-    LoadRequest,
-    PairScore,
-    PassRequest,
-    ProgramEnd,
-    RunnerDescription,
-    RunnerFinding,
-)
+from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
 __all__ = [
     "PROTOCOL_VERSION",
     "Heartbeat",
     "LoadRequest",
     "Marks",
-    "PairScore",
     "PassRequest",
-    "ProgramEnd",
     "RunnerClient",
     "RunnerDescription",
     "RunnerFinding",

@@ -5,7 +5,7 @@ Must not know: engines, protobuf.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.clock import Span, now_ns
 from wattdock_runner.errors import InvalidRequest, Unsupported
@@ -16,19 +16,12 @@ if TYPE_CHECKING:
     from wattdock_runner.serving import Engine
 
 
-class PairScore(NamedTuple):
-    """The score of a pair; runner.proto explains the figures."""
-
-    log_likelihood: float
-    is_greedy: bool
-    tokens: int
-    left_out: int
-
-
 def score(
     engine: Engine | None, backend: str, pairs: Sequence[tuple[str, str]], batch_size: int
-) -> tuple[list[PairScore], Span]:
+) -> tuple[list[dict[str, Any]], Span]:
     """Return the score of each pair of context and continuation, in order, and when the engine computed them.
+
+    A score has the fields of PairScore in runner.proto.
 
     Raises:
         Unsupported: The engine tells none, or works in several processes.
@@ -55,8 +48,11 @@ def score(
         told |= zip(batch, engine.score([rows[at] for at in batch]), strict=True)
     engine.drain()
     span = Span("log-likelihood", start_ns, now_ns())
-    left_out = [len(ids) - len(row) for (ids, _), (row, _) in zip(whole, rows, strict=True)]
-    return [PairScore(*told[at], rows[at][1], left_out[at]) for at in range(len(rows))], span
+    scores = [
+        {"log_likelihood": likelihood, "is_greedy": is_greedy, "tokens": tokens, "left_out": len(ids) - len(row)}
+        for (_, (likelihood, is_greedy)), (ids, tokens), (row, _) in zip(sorted(told.items()), whole, rows, strict=True)
+    ]
+    return scores, span
 
 
 def split_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list[int], int]:

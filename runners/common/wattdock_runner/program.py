@@ -17,13 +17,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattdock_runner.errors import InvalidRequest, WrongState
-from wattdock_runner.process import descendants, die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from wattdock_runner.process import Processes, descendants, die_with_parent
 
 GUARD = ("-m", "wattdock_runner.program")
 LONGEST_S = 600.0
@@ -144,17 +141,13 @@ def _end_descendants() -> None:
     seen = set[int]()
     while new := {*descendants(os.getpid())} - seen:
         seen |= new
-        _send(signal.SIGSTOP, new)
-    _send(signal.SIGKILL, seen)
+        for pid in new:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+    Processes(seen).end()
     with suppress(ChildProcessError):
         while True:
             os.wait()
-
-
-def _send(number: signal.Signals, pids: Iterable[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         pairs = [(pair.context, pair.continuation) for pair in request.pairs]
         work = partial(score, self._backend.engine, self._backend.name, pairs, max(1, request.batch_size))
         scores, span = self._engine.submit("LogLikelihood", work, threading.Event()).result()
-        told = [pb.PairScore(**item._asdict()) for item in scores]
+        told = [pb.PairScore(**item) for item in scores]
         return pb.LogLikelihoodResponse(scores=told, span=pb.Span(**vars(span)))
 
     def RunProgram(self, request: pb.RunProgramRequest, context: Any) -> pb.RunProgramResponse:  # noqa: N802, ARG002
