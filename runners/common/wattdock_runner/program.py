@@ -30,7 +30,7 @@ STDOUT_BYTES, STDERR_BYTES = 64 << 10, 4 << 10
 MEMORY_BYTES, FILE_BYTES, MORE_TASKS = 2 << 30, 16 << 20, 64
 # CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID and CLONE_NEWNET. Source: linux/sched.h, linux/prctl.h, linux/mount.h.
 NAMESPACES, CLONE_NEWUSER = 0x20000 | 1 << 27 | 1 << 29 | 1 << 30, 1 << 28
-PR_SET_CHILD_SUBREAPER, MS_BIND, PRIVATE_TREE = 36, 4096, (1 << 14) | (1 << 18)
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, MS_BIND, PRIVATE_TREE = 36, 38, 4096, (1 << 14) | (1 << 18)
 NOBODY = 65534
 
 
@@ -116,6 +116,8 @@ def _run(python: str, folder: Path, timeout_s: float, outputs: tuple[int, int]) 
                 os.setgroups([])
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
+        # No program of another user's, such as sudo, gives it rights.
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         die_with_parent()
 
     program = subprocess.Popen(

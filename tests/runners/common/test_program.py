@@ -65,6 +65,7 @@ def _read(file: Path) -> bytes:
         ("open('big', 'wb').write(bytes(17 << 20))", 1, ""),
         ("x = bytes(3 << 30)", 1, ""),
         ("import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))", 0, "[0, 1, 2, 3]\n"),
+        ("print([line for line in open('/proc/self/status') if 'NoNew' in line])", 0, "['NoNewPrivs:\\t1\\n']\n"),
         (READS_OTHERS, 0, "False ['CUDA_VISIBLE_DEVICES'] []\n"),
         ("import sys\nfor _ in range(1000): sys.stdout.write('x' * (1 << 20))", 1, "x" * (64 << 10)),
     ],
