@@ -25,6 +25,7 @@ from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
+from wattdock_runner.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,24 +118,37 @@ def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...]) ->
 
 @dataclass(frozen=True)
 class _Batch:
-    """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
+    """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids).
+
+    `stopped` holds how many new ids each sequence had that ended at a stop string, by its row.
+    """
 
     requests: list[tuple[RequestRecord, int]]
     start_ns: int
     first_step: int
     prompt_width: int
     output: torch.Tensor
+    stopped: dict[int, int]
 
 
-class _Limits:
-    """A stopping criterion for a batch whose sequences have different limits."""
+class _Ends:
+    """A stopping criterion for a batch whose sequences have different limits, or end at stop strings.
 
-    def __init__(self, limits: torch.Tensor, prompt_width: int) -> None:
-        self._limits = limits
-        self._prompt_width = prompt_width
+    Attributes:
+        stopped: As in `_Batch`.
+    """
+
+    def __init__(self, limits: torch.Tensor, prompt_width: int, stop: StopStrings) -> None:
+        self._limits, self._prompt_width, self._stop = limits, prompt_width, stop
+        self.stopped: dict[int, int] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        return input_ids.shape[1] - self._prompt_width >= self._limits
+        is_over = input_ids.shape[1] - self._prompt_width >= self._limits
+        for row, ids in enumerate(input_ids[:, self._prompt_width :].tolist() if self._stop.stops else ()):
+            if row not in self.stopped and self._stop.end(ids):
+                self.stopped[row] = len(ids)
+            is_over[row] |= row in self.stopped
+        return is_over
 
 
 class PyTorchEngine(Engine):
@@ -152,6 +166,8 @@ class PyTorchEngine(Engine):
         self.vocab_size = config.vocab_size
         self.context_tokens = model_context(config.to_dict())
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
+        # The last id of a row is no input.
+        self.most_scored = (self.context_tokens or 1 << 62) + 1
         # Layers that see a part of the context differ in how much they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}
         self._reads_whole_context = not getattr(config, "sliding_window", None) and kinds <= {"full_attention"}
@@ -165,6 +181,7 @@ class PyTorchEngine(Engine):
             for limit in {prompt.max_output_tokens for prompt in prompts}
         }
         self._ids = [torch.tensor(prompt.ids) for prompt in prompts]
+        self._stop = StopStrings(self.tokenizer, workload.stop)
         self._ends = frozenset(() if workload.ignore_eos else self.ids.eos)
         self._next, self._batches = [], []
         torch.manual_seed(workload.seed)
@@ -205,28 +222,46 @@ class PyTorchEngine(Engine):
         ordered = sorted(limits)
         self._clock.step_tokens = (len(ordered) - bisect_right(ordered, step) for step in count())
         width = ids.shape[1]
-        criteria = None if len(set(limits)) == 1 else [_Limits(torch.tensor(limits, device=device), width)]
+        ends = _Ends(torch.tensor(limits, device=device), width, self._stop)
         output = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
             generation_config=self._settings[max(limits)],
-            stopping_criteria=criteria,
+            stopping_criteria=[ends] if len(set(limits)) > 1 or self._stop.stops else None,
         )
         requests = [(request, prompt.max_output_tokens) for request, prompt in batch]
-        self._batches.append(_Batch(requests, start_ns, first_step, width, output))
+        self._batches.append(_Batch(requests, start_ns, first_step, width, output, ends.stopped))
         # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
+
+    def score(self, rows: Sequence[tuple[list[int], int]]) -> list[tuple[float, bool]]:
+        """Compute a batch of rows in one forward pass; what pads a row stands behind all that counts in it."""
+
+        def scores() -> list[tuple[float, bool]]:
+            inputs = [torch.tensor(ids[:-1]) for ids, _ in rows]
+            batch = pad_sequence(inputs, batch_first=True, padding_value=self.ids.pad).to(self.devices[0])
+            logits, told = self.model(input_ids=batch, use_cache=False).logits, []
+            for of_row, (ids, tokens) in zip(logits, rows, strict=True):
+                chances = of_row[len(ids) - 1 - tokens : len(ids) - 1].float().log_softmax(-1)
+                wanted = torch.tensor(ids[-tokens:], device=chances.device)
+                likely = chances.gather(1, wanted[:, None]).sum()
+                told.append((float(likely), bool((chances.argmax(-1) == wanted).all())))
+            return told
+
+        with torch.inference_mode():
+            return freeing_memory(f"computing the likelihoods of {len(rows)} texts", scores)
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:  # noqa: ARG002
         """Read the ids of each batch and the instants of its steps."""
         instants = self._clock.instants()
         for batch in self._batches:
             new_ids = batch.output[:, batch.prompt_width :].tolist()
-            for (request, limit), ids in zip(batch.requests, new_ids, strict=True):
-                length = output_length(ids, self._ends, limit)
+            for row, ((request, limit), ids) in enumerate(zip(batch.requests, new_ids, strict=True)):
+                stopped = batch.stopped.get(row, limit + 1)
+                length = min(output_length(ids, self._ends, limit), stopped)
                 request.steps = [(at_ns, 1) for at_ns in instants[batch.first_step : batch.first_step + length]]
                 request.output_ids = ids[:length]
-                request.finish_reason = "stop" if ids[length - 1] in self._ends else "length"
+                request.finish_reason = "stop" if ids[length - 1] in self._ends or length == stopped else "length"
             sequences, width = batch.output.shape
             # By the device's clock, the batch before may have ended microseconds later than by the host's.
             start_ns = max(batch.start_ns, self.steps[-1].end_ns if self.steps else 0)

@@ -34,7 +34,7 @@ TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
 def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:
     """A client can plan against a runner before anything is loaded."""
     described = idle_runner.stub.Describe(pb.DescribeRequest())
-    assert described.protocol_version == 2
+    assert described.protocol_version == 3
     assert described.backend == subject.backend
     assert described.framework_version
     assert "grpcio" in described.package_versions
@@ -351,7 +351,7 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
     """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
     try:
-        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 2
+        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 3
     finally:
         # Else it would be in the way of all later tests.
         call.cancel()
@@ -370,6 +370,16 @@ def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner)
     assert (code, detail) == ("INVALID_ARGUMENT", "a pass needs at least one prompt")
     prompts_only = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))
     assert refusal(runner.stub.Generate(iter([prompts_only])))[0] == "INVALID_ARGUMENT"
+
+
+def test_log_likelihoods_need_a_tokenizer_and_an_engine_that_tells_them(runner: Runner, subject: Subject) -> None:
+    """The others say so, by the backend's name."""
+    asked = pb.LogLikelihoodRequest(pairs=[pb.TextPair(context="a", continuation="b")], batch_size=1)
+    code, detail = refusal(runner.stub.LogLikelihood(asked) for _ in (1,))
+    if subject.name in ("pytorch", "vllm"):
+        assert (code, "no tokenizer" in detail) == ("INVALID_ARGUMENT", True), detail
+    else:
+        assert (code, detail.split(",")[0]) == ("UNIMPLEMENTED", subject.backend)
 
 
 def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) -> None:

@@ -22,7 +22,7 @@ USED = {
     "srt/plugins/__init__.py": {"": "load_plugins()"},
     "srt/sampling/sampling_params.py": {
         "SamplingParams": "frequency_penalty ignore_eos max_new_tokens min_p presence_penalty repetition_penalty "
-        "sampling_seed stop_token_ids temperature top_k top_p"
+        "sampling_seed stop stop_token_ids temperature top_k top_p"
     },
     "srt/server_args.py": {"": "ServerArgs"},
     "srt/utils/common.py": {"": "kill_process_tree()"},

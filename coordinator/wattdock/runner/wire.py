@@ -126,6 +126,7 @@ class PassRequest:
         template_time_s: The present for a chat template that asks for it, in seconds since 1970; None is the runner's.
         settle_s: Seconds that the runner stays idle after the pass.
         return_content: Return the requests' text and token ids.
+        stop: Texts, none empty, before the first of which an answer's text ends.
     """
 
     workload: WorkloadSpec
@@ -136,6 +137,40 @@ class PassRequest:
     settle_s: float = 0.0
     ignore_eos: bool = False
     return_content: bool = True
+    stop: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How likely a model finds a continuation after its context.
+
+    Attributes:
+        log_likelihood: Natural logarithm of the probability of the continuation's tokens.
+        is_greedy: Whether greedy decoding would generate these tokens.
+        tokens: Of the continuation.
+        left_out: Tokens at the context's beginning that the model had no room for.
+    """
+
+    log_likelihood: float
+    is_greedy: bool
+    tokens: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program that a model wrote ended.
+
+    Attributes:
+        exit_code: Negative for the number of the signal that killed it.
+        stdout: The first 64 KiB of its output.
+        stderr: The last 4 KiB of its errors.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
 
 
 @dataclass(frozen=True)
@@ -213,6 +248,7 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
         first_output_tokens=prompts.first_output_tokens,
+        stop=request.stop,
         prompts=len(prompts.items),
     )
     yield pb.GenerateRequest(workload=workload)

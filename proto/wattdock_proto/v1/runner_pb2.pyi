@@ -182,7 +182,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class Workload(_message.Message):
-    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s", "first_output_tokens", "chat_template_kwargs_json", "template_time_s", "prompts")
+    __slots__ = ("arrival", "in_flight", "arrival_ns", "min_duration_s", "min_requests", "max_output_tokens", "ignore_eos", "sampling", "seed", "chat_template", "return_text", "return_token_ids", "settle_s", "first_output_tokens", "chat_template_kwargs_json", "template_time_s", "prompts", "stop")
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_NS_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class Workload(_message.Message):
     CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_TIME_S_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     arrival: Arrival
     in_flight: int
     arrival_ns: _containers.RepeatedScalarFieldContainer[int]
@@ -217,7 +218,8 @@ class Workload(_message.Message):
     chat_template_kwargs_json: str
     template_time_s: int
     prompts: int
-    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ..., first_output_tokens: _Optional[_Iterable[int]] = ..., chat_template_kwargs_json: _Optional[str] = ..., template_time_s: _Optional[int] = ..., prompts: _Optional[int] = ...) -> None: ...
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, arrival: _Optional[_Union[Arrival, str]] = ..., in_flight: _Optional[int] = ..., arrival_ns: _Optional[_Iterable[int]] = ..., min_duration_s: _Optional[float] = ..., min_requests: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., ignore_eos: bool = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., chat_template: bool = ..., return_text: bool = ..., return_token_ids: bool = ..., settle_s: _Optional[float] = ..., first_output_tokens: _Optional[_Iterable[int]] = ..., chat_template_kwargs_json: _Optional[str] = ..., template_time_s: _Optional[int] = ..., prompts: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -400,6 +402,64 @@ class DiagnoseResponse(_message.Message):
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
+
+class TextPair(_message.Message):
+    __slots__ = ("context", "continuation")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
+    context: str
+    continuation: str
+    def __init__(self, context: _Optional[str] = ..., continuation: _Optional[str] = ...) -> None: ...
+
+class LogLikelihoodRequest(_message.Message):
+    __slots__ = ("pairs", "batch_size")
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[TextPair]
+    batch_size: int
+    def __init__(self, pairs: _Optional[_Iterable[_Union[TextPair, _Mapping]]] = ..., batch_size: _Optional[int] = ...) -> None: ...
+
+class PairScore(_message.Message):
+    __slots__ = ("log_likelihood", "is_greedy", "tokens", "left_out")
+    LOG_LIKELIHOOD_FIELD_NUMBER: _ClassVar[int]
+    IS_GREEDY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    log_likelihood: float
+    is_greedy: bool
+    tokens: int
+    left_out: int
+    def __init__(self, log_likelihood: _Optional[float] = ..., is_greedy: bool = ..., tokens: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class LogLikelihoodResponse(_message.Message):
+    __slots__ = ("scores", "span")
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedCompositeFieldContainer[PairScore]
+    span: Span
+    def __init__(self, scores: _Optional[_Iterable[_Union[PairScore, _Mapping]]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+
+class RunProgramRequest(_message.Message):
+    __slots__ = ("source", "timeout_s", "stdin")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    STDIN_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    timeout_s: float
+    stdin: str
+    def __init__(self, source: _Optional[str] = ..., timeout_s: _Optional[float] = ..., stdin: _Optional[str] = ...) -> None: ...
+
+class RunProgramResponse(_message.Message):
+    __slots__ = ("exit_code", "stdout", "stderr", "timed_out")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_FIELD_NUMBER: _ClassVar[int]
+    STDERR_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    def __init__(self, exit_code: _Optional[int] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., timed_out: bool = ...) -> None: ...
 
 class UnloadRequest(_message.Message):
     __slots__ = ()
