@@ -22,6 +22,7 @@ from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import DataParallel, MultiGPUMetrics, data_parallel, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
+from wattdock.analysis.quality import Quality, quality
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, by_restart
 from wattdock.analysis.verdict import Audit
 from wattdock.analysis.work import Work, work
@@ -101,6 +102,7 @@ class ExperimentResult(Stored):
         goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
         data_parallel: Null where one engine served the workload.
+        quality: Null where the model was asked nothing.
     """
 
     SCHEMA_VERSION: ClassVar[Literal[3]] = 3
@@ -127,6 +129,7 @@ class ExperimentResult(Stored):
     data_parallel: DataParallel | None = None
     audit: Audit | None = None
     procedure: Procedure | None = None
+    quality: Quality | None = None
     spans: list[StoredSpan] = Field(default_factory=list)
 
     @property
@@ -242,6 +245,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         compute=None if config.section.is_command else compute(measured, environment, energy),
         budget=found,
         procedure=procedure(measured, energy.windows),
+        quality=quality(measured),
         multi_gpu=multi_gpu(measured, energy, speed),
         gpus=gpu_results(measured),
         data_parallel=data_parallel(measured),

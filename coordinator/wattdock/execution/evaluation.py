@@ -1,0 +1,111 @@
+"""Ask a loaded model the questions of `quality:`, in passes that are metered like measured ones and kept apart.
+
+What goes wrong here costs the questions' scores only. Must not know: what is asked, and what is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, WattdockError
+from wattdock.execution.loaded import SETTLE_S
+from wattdock.execution.procedure import generate
+from wattdock.inputs import PromptSet
+from wattdock.quality import Answer, tasks_of
+from wattdock.records import Evaluation
+from wattdock.runner import PassRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wattdock.execution.loaded import LoadedRunner
+    from wattdock.execution.recording import Recording
+    from wattdock.quality import Prompt, Task
+    from wattdock.records import PassRecord
+
+
+def evaluate(runner: LoadedRunner, recording: Recording) -> None:
+    """Ask every task of an experiment, if it has any, and add what came of it to `recording`.
+
+    An error ends a task, and the record says which; the passes measured before stay.
+
+    Raises:
+        KeyboardInterrupt: The run was interrupted.
+    """
+    try:
+        tasks = tasks_of(recording.config)
+    except ConfigError as error:
+        recording.add(evaluations=Evaluation("", failure=str(error)))
+        return
+    for task in tasks:
+        recording.stage = f"quality: {task.name}"
+        recording.add(evaluations=_evaluation(runner, recording, task))
+
+
+def _evaluation(runner: LoadedRunner, recording: Recording, task: Task) -> Evaluation:
+    asked = len(recording.record.all_passes) - len(recording.record.passes)
+    engine = _AskedEngine(runner, recording, first=asked)
+    found = Evaluation(task.name, task.version, task.few_shot)
+    try:
+        scores = tuple(task.evaluate(engine))
+    except WattdockError as error:
+        return dataclasses.replace(found, passes=tuple(engine.passes), failure=str(error))
+    return dataclasses.replace(found, passes=tuple(engine.passes), scores=scores)
+
+
+@dataclass
+class _AskedEngine:
+    """The loaded engine as a task sees it.
+
+    Attributes:
+        first: Passes of this restart in which other tasks were answered.
+        passes: What this one was answered in.
+    """
+
+    runner: LoadedRunner
+    recording: Recording
+    first: int
+    passes: list[PassRecord] = field(default_factory=list)
+
+    def generate(self, prompts: Sequence[Prompt], stop: Sequence[str] = ()) -> list[Answer]:
+        """Answer prompts in a pass of their own, each once and greedily."""
+        config, runner = self.recording.config, self.runner
+        assert config.quality
+        work, spec, open_loop = config.workload, config.workload.prompts, config.workload.loop == "open"
+        chat_kwargs = spec.chat_template_kwargs if config.quality.chat else {}
+        changed: dict[str, Any] = {
+            "prompts": spec.model_copy(update={"chat": config.quality.chat, "chat_template_kwargs": chat_kwargs}),
+            "arrival": "closed" if open_loop else work.arrival,
+            "max_output_tokens": max(prompt.max_output_tokens for prompt in prompts),
+            "temperature": 0.0,
+            "top_p": None,
+            "top_k": None,
+        }
+        sent = PromptSet(
+            items=tuple(prompt.content for prompt in prompts),
+            max_output_tokens=tuple(prompt.max_output_tokens for prompt in prompts),
+            sha256="",
+            name=self.recording.stage,
+            means=(None, float(changed["max_output_tokens"])),
+        )
+        present = spec.chat_time_utc or runner.context.folder.begun
+        request = PassRequest(
+            workload=work.model_copy(update=changed),
+            prompts=sent,
+            min_requests=len(prompts),
+            template_time_s=int(present.timestamp()),
+            settle_s=SETTLE_S if runner.gpu_uuids else 0.0,
+        )
+        number = self.first + len(self.passes)
+        answered = dataclasses.replace(generate(runner, self.recording, request), index=-1 - number)
+        self.passes.append(answered)
+        self.recording.note_rendered(sent, answered.rendered_sha256)
+        if len(answered.requests) != len(prompts) or any(request.text is None for request in answered.requests):
+            raise ConfigError(f"{config.backend} returns no texts of its answers", "leave quality out")
+        return [Answer(request.text or "", (number, at)) for at, request in enumerate(answered.requests)]
+
+    def succeeds(self, program: str) -> bool:
+        """Run a program in the runner's sandbox."""
+        raise ConfigError("programs cannot be run yet", "leave the task code out")
