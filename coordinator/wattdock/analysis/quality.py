@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
-    from wattdock.records import Evaluation, RestartRecord
-    from wattdock.records.request import RequestRecord
+    from wattdock.records import Evaluation, RequestRecord, RestartRecord
 
     Floats = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from wattdock.text import strict_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock.config.quality import QualitySpec
+    from wattdock.config import ExperimentConfig
     from wattdock.quality.task import Engine
 
 BLOCK = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
@@ -63,13 +63,15 @@ class BundledTask(Task):
     max_output_tokens: int
 
     @classmethod
-    def of(cls, name: str, spec: QualitySpec) -> BundledTask:
+    def of(cls, name: str, config: ExperimentConfig) -> BundledTask:
         """Return a task as `quality:` asks for it.
 
         Raises:
             ConfigError: The examples would leave no question.
         """
-        of_task, shots = questions()[name], spec.few_shot or 0
+        spec, of_task = config.quality, questions()[name]
+        assert spec
+        shots = spec.few_shot or 0
         if shots >= len(of_task):
             raise ConfigError(f"quality.few_shot: {shots} leaves none of the {len(of_task)} items of {name} to ask")
         return cls(

@@ -27,7 +27,7 @@ def tasks_of(config: ExperimentConfig, *, confined: bool = True) -> list[Task]:
     for name in dict.fromkeys(spec.tasks):
         if name not in questions():
             raise ConfigError(f"quality.tasks: {name} is unknown", f"bundled are {', '.join(questions())}")
-        tasks.append(BundledTask.of(name, spec))
+        tasks.append(BundledTask.of(name, config))
     if not confined and not spec.run_code and (task := next((task for task in tasks if task.runs_code), None)):
         raise ConfigError(
             f"quality.tasks: {task.name} runs programs that the model writes, and the runner is in no container",
