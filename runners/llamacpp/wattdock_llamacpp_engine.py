@@ -55,7 +55,8 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             in_effect = server.until(lambda: line if (line := server.json_line()) and "n_ctx" in line else None)
             props = server.ask("/props")
     slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
-    engine = ServedEngine(server, LlamaCppApi(), tokenizer=tokenizer)
+    # The vocabulary of a file that was written for it has no texts.
+    engine = ServedEngine(server, LlamaCppApi(reads_text=False), tokenizer=tokenizer)
     engine.vocab_size = config.vocab_size
     engine.max_in_flight, engine.in_flight_argument = slots, "n_parallel"
     engine.context_tokens = slot_tokens

@@ -25,6 +25,7 @@ from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
+from wattdock_runner.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,13 +118,17 @@ def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...]) ->
 
 @dataclass(frozen=True)
 class _Batch:
-    """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids)."""
+    """A call of `generate`; `output` holds prompts and new ids on the device, shape (sequences, ids).
+
+    `stopped` holds how many new ids each sequence had that ended at a stop string, by its row.
+    """
 
     requests: list[tuple[RequestRecord, int]]
     start_ns: int
     first_step: int
     prompt_width: int
     output: torch.Tensor
+    stopped: dict[int, int]
 
 
 class _Limits:
@@ -135,6 +140,21 @@ class _Limits:
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         return input_ids.shape[1] - self._prompt_width >= self._limits
+
+
+class _Stops:
+    """A stopping criterion for sequences whose text has come to a stop string; `stopped` as in `_Batch`."""
+
+    def __init__(self, stop: StopStrings, prompt_width: int) -> None:
+        self._stop, self._prompt_width = stop, prompt_width
+        self.stopped: dict[int, int] = {}
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        rows = input_ids[:, self._prompt_width :].tolist()
+        self.stopped |= {
+            row: len(ids) for row, ids in enumerate(rows) if row not in self.stopped and self._stop.end(ids)
+        }
+        return torch.tensor([row in self.stopped for row in range(len(rows))], device=input_ids.device)
 
 
 class PyTorchEngine(Engine):
@@ -165,6 +185,7 @@ class PyTorchEngine(Engine):
             for limit in {prompt.max_output_tokens for prompt in prompts}
         }
         self._ids = [torch.tensor(prompt.ids) for prompt in prompts]
+        self._stop = StopStrings(self.tokenizer, workload.stop)
         self._ends = frozenset(() if workload.ignore_eos else self.ids.eos)
         self._next, self._batches = [], []
         torch.manual_seed(workload.seed)
@@ -205,15 +226,17 @@ class PyTorchEngine(Engine):
         ordered = sorted(limits)
         self._clock.step_tokens = (len(ordered) - bisect_right(ordered, step) for step in count())
         width = ids.shape[1]
-        criteria = None if len(set(limits)) == 1 else [_Limits(torch.tensor(limits, device=device), width)]
+        criteria: list[Any] = [_Limits(torch.tensor(limits, device=device), width)] if len(set(limits)) > 1 else []
+        stops = _Stops(self._stop, width)
+        criteria += [stops] if self._stop.stops else []
         output = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
             generation_config=self._settings[max(limits)],
-            stopping_criteria=criteria,
+            stopping_criteria=criteria or None,
         )
         requests = [(request, prompt.max_output_tokens) for request, prompt in batch]
-        self._batches.append(_Batch(requests, start_ns, first_step, width, output))
+        self._batches.append(_Batch(requests, start_ns, first_step, width, output, stops.stopped))
         # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
 
@@ -222,11 +245,12 @@ class PyTorchEngine(Engine):
         instants = self._clock.instants()
         for batch in self._batches:
             new_ids = batch.output[:, batch.prompt_width :].tolist()
-            for (request, limit), ids in zip(batch.requests, new_ids, strict=True):
-                length = output_length(ids, self._ends, limit)
+            for row, ((request, limit), ids) in enumerate(zip(batch.requests, new_ids, strict=True)):
+                stopped = batch.stopped.get(row, limit + 1)
+                length = min(output_length(ids, self._ends, limit), stopped)
                 request.steps = [(at_ns, 1) for at_ns in instants[batch.first_step : batch.first_step + length]]
                 request.output_ids = ids[:length]
-                request.finish_reason = "stop" if ids[length - 1] in self._ends else "length"
+                request.finish_reason = "stop" if ids[length - 1] in self._ends or length == stopped else "length"
             sequences, width = batch.output.shape
             # By the device's clock, the batch before may have ended microseconds later than by the host's.
             start_ns = max(batch.start_ns, self.steps[-1].end_ns if self.steps else 0)

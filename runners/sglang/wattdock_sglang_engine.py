@@ -61,6 +61,7 @@ class SglangApi(Api):
                 "ignore_eos": workload.ignore_eos,
                 # Heeded besides its own ends, unless it ignores all of them.
                 "stop_token_ids": self._eos_ids,
+                "stop": list(workload.stop) or None,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "top_k": sampling.top_k or ALL_TOKENS,

@@ -28,6 +28,7 @@ from wattdock_runner.errors import HANG, WORKER, EngineFailed, InvalidRequest, O
 from wattdock_runner.folder_model import read_model, weights_folder
 from wattdock_runner.process import Processes, descendants
 from wattdock_runner.serving import Engine
+from wattdock_runner.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,6 +121,7 @@ class TensorrtEngine(Engine):
                 "raise max_num_tokens or set enable_chunked_prefill"
             )
         self._answers = queue.SimpleQueue()
+        self._stop = StopStrings(self.tokenizer, workload.stop)
         self._sampling = [
             sampling_params(workload, prompt.position, prompt.max_output_tokens, self.eos_ids) for prompt in prompts
         ]
@@ -178,6 +180,11 @@ class TensorrtEngine(Engine):
                 completion, request.cached_prompt_tokens = output.outputs[0], output.cached_tokens
                 self._answers.put((request, self._instant(), list(completion.token_ids_diff), None))
                 reason = completion.finish_reason or reason
+                # TensorRT-LLM's own stop strings are whole tokens, and it has no tokenizer here.
+                if self._stop.end(completion.token_ids):
+                    stream.abort()
+                    reason = "stop"
+                    break
             self._answers.put((request, self._instant(), (), reason if reason in REASONS else "abort"))
         except Exception as error:  # noqa: BLE001 - raised again by `step`, on the thread that serves the pass
             self._answers.put(error)

@@ -64,6 +64,7 @@ class FoundEngine(ServedEngine):
     """Sends requests to a found server, whose tokenizer and chat template make ids of texts."""
 
     _api: LlamaCppApi | OpenAiApi
+    makes_text = True
 
     def encode(
         self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder

@@ -48,6 +48,7 @@ from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_
 from wattdock_runner.linear import unpacked_warnings
 from wattdock_runner.process import package_version
 from wattdock_runner.serving import Engine
+from wattdock_runner.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -264,6 +265,7 @@ class VllmEngine(Engine):
 
     def prepare(self, workload: Workload, prompts: Sequence[EncodedPrompt], recorder: PassRecorder) -> None:  # noqa: ARG002
         """Make each prompt's sampling parameters."""
+        self._stop = StopStrings(self.tokenizer, workload.stop)
         self._sampling = [
             sampling_params(workload, prompt.position, prompt.max_output_tokens, self._eos_ids) for prompt in prompts
         ]
@@ -338,8 +340,12 @@ class VllmEngine(Engine):
             if completion.token_ids:
                 request.cached_prompt_tokens = output.num_cached_tokens
             reason = None
-            if output.finished:
-                reason = completion.finish_reason or "abort"
+            # vLLM itself has no tokenizer here, and would turn every token of a measured pass into text.
+            is_over = self._stop.end(request.output_ids, completion.token_ids)
+            if is_over and not output.finished:
+                self.llm.abort_request([output.request_id])
+            if is_over or output.finished:
+                reason = "stop" if is_over else completion.finish_reason or "abort"
                 del self._running[output.request_id]
                 if inside.num_preemptions:
                     raise CacheTooSmall(

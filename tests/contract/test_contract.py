@@ -34,7 +34,7 @@ TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
 def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:
     """A client can plan against a runner before anything is loaded."""
     described = idle_runner.stub.Describe(pb.DescribeRequest())
-    assert described.protocol_version == 2
+    assert described.protocol_version == 3
     assert described.backend == subject.backend
     assert described.framework_version
     assert "grpcio" in described.package_versions
@@ -351,7 +351,7 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
     """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
     try:
-        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 2
+        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 3
     finally:
         # Else it would be in the way of all later tests.
         call.cancel()

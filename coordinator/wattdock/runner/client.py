@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RunnerEnvironment
     from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05

@@ -126,6 +126,7 @@ class PassRequest:
         template_time_s: The present for a chat template that asks for it, in seconds since 1970; None is the runner's.
         settle_s: Seconds that the runner stays idle after the pass.
         return_content: Return the requests' text and token ids.
+        stop: Texts, none empty, before the first of which an answer's text ends.
     """
 
     workload: WorkloadSpec
@@ -136,6 +137,7 @@ class PassRequest:
     settle_s: float = 0.0
     ignore_eos: bool = False
     return_content: bool = True
+    stop: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ def generate_requests(request: PassRequest) -> Iterator[pb.GenerateRequest]:
         return_token_ids=request.return_content,
         settle_s=request.settle_s,
         first_output_tokens=prompts.first_output_tokens,
+        stop=request.stop,
         prompts=len(prompts.items),
     )
     yield pb.GenerateRequest(workload=workload)

@@ -11,4 +11,4 @@ Out: `LoadedModel`, `RequestRecord` and `Span` as messages of runner.proto, on C
 Must not know: engines; anything beyond grpcio, protobuf and the standard library (Python 3.10 or newer); energy.
 """
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3

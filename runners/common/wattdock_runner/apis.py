@@ -68,7 +68,8 @@ class OpenAiApi(Api):
         sampling = {name: value for name, value in vars(workload.sampling).items() if value or name == "temperature"}
         seed = {"seed": workload.seed + prompt.position} if workload.sampling.temperature > 0 else {}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return {"model": self._model, "max_tokens": prompt.max_output_tokens, **stream, **sampling, **seed}
+        stop = {"stop": list(workload.stop)} if workload.stop else {}
+        return {"model": self._model, "max_tokens": prompt.max_output_tokens, **stream, **sampling, **seed, **stop}
 
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return the tokens of an event, and the counts of the event that has them."""
@@ -80,6 +81,7 @@ class OpenAiApi(Api):
             (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
             usage.get("completion_tokens"),
             usage.get("prompt_tokens"),
+            choice.get("text") or (choice.get("delta") or {}).get("content") or "",
         )
 
     def _tokens(self, choice: Mapping[str, Any]) -> Sequence[int]:
@@ -154,6 +156,9 @@ class LlamaCppApi(Api):
     # Its server now and then closes a connection that it has just offered to keep.
     keeps_alive = False
 
+    def __init__(self, *, reads_text: bool = True) -> None:
+        self.reads_text = reads_text
+
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         """Return a request that leaves nothing to the server's defaults; a cached prompt is not computed."""
         return {
@@ -163,6 +168,7 @@ class LlamaCppApi(Api):
             "return_tokens": True,
             "cache_prompt": False,
             "ignore_eos": workload.ignore_eos,
+            "stop": list(workload.stop) if self.reads_text else [],
             **vars(workload.sampling),
             **NEUTRAL,
             **PENALTIES,
@@ -172,7 +178,7 @@ class LlamaCppApi(Api):
     def read(self, event: Mapping[str, Any]) -> Chunk:
         """Return the ids of an event; it sends none for a token that ends within a character, but counts it."""
         if not event.get("stop"):
-            return Chunk(event["tokens"], output_tokens=event["tokens_predicted"])
+            return Chunk(event["tokens"], output_tokens=event["tokens_predicted"], text=event["content"])
         cached = event.get("timings", {}).get("cache_n")
         reason = FINISHED.get(event["stop_type"], "stop")
         return Chunk(event["tokens"], reason, cached, event["tokens_predicted"], event["tokens_evaluated"])

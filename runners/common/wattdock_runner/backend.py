@@ -153,6 +153,7 @@ class Workload:
 
     Attributes:
         chat_template_kwargs: Variables for the chat template, as a JSON object has them.
+        stop: Texts that end an answer, none empty.
         tickets: The queue that several engines take requests from; None for an engine that serves the pass alone.
     """
 
@@ -172,6 +173,7 @@ class Workload:
     first_output_tokens: tuple[int, ...] = ()
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     template_time_s: int | None = None
+    stop: tuple[str, ...] = ()
     tickets: Tickets | None = None
 
 

@@ -85,12 +85,13 @@ def workload_from(message: pb.Workload) -> Workload:
     """Return the workload; the coordinator has checked its figures.
 
     Raises:
-        InvalidRequest: The kind of arrival is unknown.
+        InvalidRequest: The kind of arrival is unknown, or a stop string is empty.
     """
     by_number = {int(value): arrival for arrival, value in _ARRIVAL_NUMBERS.items()}
     valid = ", ".join(arrival.value for arrival in Arrival)
     _require(message.arrival in by_number, f"arrival {message.arrival} is unknown; valid: {valid}")
     arrival = by_number[message.arrival]
+    _require(all(message.stop), "a stop string is empty, and would end every answer at once; leave it out")
     sampling = message.sampling
     return Workload(
         arrival=arrival,
@@ -103,6 +104,7 @@ def workload_from(message: pb.Workload) -> Workload:
         first_output_tokens=tuple(message.first_output_tokens),
         chat_template_kwargs=json.loads(message.chat_template_kwargs_json or "{}"),
         template_time_s=_optional(message, "template_time_s"),
+        stop=tuple(message.stop),
         **{name: getattr(message, name) for name in _WORKLOAD_FIELDS},
     )
 

@@ -19,6 +19,7 @@ from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import InvalidRequest, RunnerFault
 from wattdock_runner.recorder import Serving
 from wattdock_runner.serving import LOOK_S, Engine
+from wattdock_runner.stop_strings import StopStrings, text_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +53,7 @@ class Chunk:
         cached_prompt_tokens: Prompt tokens that came from a cache; None where this event does not say.
         output_tokens: Tokens of the answer up to this event, by the server's own count; None where it does not say.
         prompt_tokens: Tokens of the prompt as the server read it; None where this event does not say.
+        text: The server's text of the new tokens, where it tells one.
     """
 
     ids: Sequence[int] = ()
@@ -59,6 +61,7 @@ class Chunk:
     cached_prompt_tokens: int | None = None
     output_tokens: int | None = None
     prompt_tokens: int | None = None
+    text: str = ""
 
 
 class Api:
@@ -73,6 +76,8 @@ class Api:
         tells_ids: Whether it takes prompts as ids and tells the ids of answers; others take texts, and tell counts.
         finished_counter: On the server's metrics page, of finished requests, whoever sent them.
         keeps_alive: Whether a connection serves one request after the other.
+        reads_text: Whether the server knows the model's texts, and so ends a request at a stop string itself; otherwise
+            its connection is closed there.
         dying_s: How long after its connections a server ends that has failed.
     """
 
@@ -82,6 +87,7 @@ class Api:
     tells_ids = True
     finished_counter = ""
     keeps_alive = True
+    reads_text = True
     dying_s = 2.0
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
@@ -121,13 +127,16 @@ class AnswerStream:
 
     Attributes:
         tokens, without_ids: Tokens so far, and how many of them have no id.
+        ids: Of these tokens.
         finish_reason: As in `Chunk`, once it has come.
+        text: The server's, so far.
     """
 
     def __init__(self, request: RequestRecord, *, tells_ids: bool, is_exact: bool) -> None:
         self._request, self._tells_ids, self._is_exact = request, tells_ids, is_exact
         self.tokens = self.without_ids = 0
         self.finish_reason: str | None = None
+        self.text, self.ids = "", list[int]()
         self._is_counted = tells_ids
         if not tells_ids:
             request.prompt_tokens = None
@@ -159,7 +168,10 @@ class AnswerStream:
         self.tokens += missing
         self.without_ids += missing + list(chunk.ids).count(NO_ID)
         self.finish_reason = self.finish_reason or chunk.finish_reason
-        return [*[NO_ID] * missing, *chunk.ids]
+        self.text += chunk.text
+        new = [*[NO_ID] * missing, *chunk.ids]
+        self.ids += new
+        return new
 
     def require_whole(self) -> None:
         """Accept an answer that has ended, with as many tokens as were asked for.
@@ -220,7 +232,8 @@ class ServedEngine(Engine):
         self._recorder = recorder
         bodies = {prompt.position: self._api.body(workload, prompt) for prompt in prompts}
         self._bodies = {at: (self._api.path_for(body), json.dumps(body).encode()) for at, body in bodies.items()}
-        self._is_exact = workload.ignore_eos
+        self._is_exact = workload.ignore_eos and not workload.stop
+        self._stop = StopStrings(self.tokenizer, () if self._api.reads_text else workload.stop)
 
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
@@ -303,17 +316,30 @@ class ServedEngine(Engine):
                         if not line.startswith(DATA) or line.startswith(DONE):
                             continue
                         chunk = self._chunk(line)
-                        ids = answer.take(chunk)
+                        ids, reason = answer.take(chunk), chunk.finish_reason
+                        if is_over := self._is_over(answer):
+                            reason = answer.finish_reason = "stop"
                         # Counts may come after the last text.
-                        self._answers.append((request, now_ns(), ids, chunk.finish_reason if tells_ids else None))
+                        self._answers.append((request, now_ns(), ids, reason if tells_ids else None))
                         self._news.set()
+                        if is_over:
+                            # The server computes a token or two before it notices.
+                            break
                 answer.require_whole()
+                if self.tokenizer is None or answer.without_ids:
+                    request.text = answer.text
                 if not tells_ids:
                     self._answers.append((request, now_ns(), (), answer.finish_reason))
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
             self._fault = self._fault or error
         self._without_ids += answer.without_ids
         self._news.set()
+
+    def _is_over(self, answer: AnswerStream) -> bool:
+        """Whether an answer has come to a stop string that its server cannot know."""
+        if answer.without_ids:
+            return text_before(answer.text, self._stop.stops) != answer.text
+        return self._stop.end(answer.ids)
 
     def _chunk(self, line: bytes) -> Chunk:
         """Return what a line of an answer tells.

@@ -14,6 +14,7 @@ from wattdock_runner.checkpoint import encode_prompts, first_requests, require_s
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, WrongState
 from wattdock_runner.recorder import RequestRecord
+from wattdock_runner.stop_strings import decoded, text_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +60,11 @@ class Engine:
     cache_arguments: str = ""
     drafts: tuple[int, int] | None = None
     steps: list[Step]
+
+    @property
+    def makes_text(self) -> bool:
+        """Whether the text of an answer is known, which stop strings need."""
+        return self.tokenizer is not None
 
     def encode(
         self, workload: Workload, prompts: Sequence[Prompt], recorder: PassRecorder
@@ -108,7 +114,8 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
 
     Raises:
         WrongState: No model is loaded.
-        InvalidRequest: The model cannot run a prompt, or the engine serves fewer requests at a time.
+        InvalidRequest: The model cannot run a prompt, its answers have no text to stop at, or the engine serves fewer
+            requests at a time.
         OutOfMemory: The requests in flight do not fit.
         PassCancelled: The client went away.
     """
@@ -119,6 +126,8 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
             f"{workload.in_flight} requests in flight, and this engine serves {engine.max_in_flight} at a time; "
             f"raise {engine.in_flight_argument}"
         )
+    if workload.stop and not engine.makes_text:
+        raise InvalidRequest("this model folder has no tokenizer, so no answer has a text to stop at; leave stop out")
     encoded = engine.encode(workload, prompts, recorder)
     first = first_requests(encoded, workload.first_output_tokens)
     require_servable((*encoded, *first), engine.vocab_size, engine.context_tokens)
@@ -129,13 +138,20 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
     requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, first, recorder))
     engine.complete(requests)
     for request in requests:
-        if workload.return_text and engine.tokenizer is not None:
-            request.text = str(engine.tokenizer.decode(request.output_ids, skip_special_tokens=True))
+        request.text = _text(engine, workload, request) if workload.return_text else None
         request.output_ids = request.output_ids if workload.return_token_ids else []
     recorder.requests = requests
     recorder.take_steps(engine.steps)
     recorder.steps = engine.dated(recorder.steps)
     recorder.drafted_tokens, recorder.accepted_tokens = engine.drafts or (None, None)
+
+
+def _text(engine: Engine, workload: Workload, request: RequestRecord) -> str | None:
+    """Return the text of an answer up to a stop string: as a server wrote it, or else as its ids are decoded."""
+    text = request.text
+    if text is None and engine.tokenizer is not None:
+        text = decoded(engine.tokenizer, request.output_ids)
+    return text and text_before(text, workload.stop)
 
 
 def require_cache_room(engine: Engine, workload: Workload, prompts: Sequence[EncodedPrompt]) -> None:

@@ -20,6 +20,7 @@ from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import OutOfMemory, RunnerFault
 from wattdock_runner.recorder import Step
 from wattdock_runner.serving import Engine
+from wattdock_runner.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,6 +116,7 @@ class FakeEngine(Engine):
         """Forget the pass before, and strike."""
         if workload.in_flight > self._args["most_in_flight"]:
             raise OutOfMemory(f"{workload.in_flight} requests in flight need more blocks of KV cache than there are")
+        self._stop = StopStrings(self.tokenizer, workload.stop)
         self._ignore_eos, self._is_open_loop = workload.ignore_eos, workload.arrival is Arrival.OPEN
         self._running, self._due_s, self._prompt_tokens = [], 0.0, 0
         strike(self._args["pass_fault"])
@@ -129,6 +131,8 @@ class FakeEngine(Engine):
         stops = stop is not None and not self._ignore_eos and stop <= wanted
         first = len(prompt.ids)
         ids = [(first + i) % VOCABULARY for i in range(stop if stops else wanted)]
+        if over := [at for at in range(1, len(ids) + 1) if self._stop.end(ids[:at])]:
+            ids, stops = ids[: over[0]], True
         request.cached_prompt_tokens = 0
         self._prompt_tokens += first
         self._running.append((request, ids, "stop" if stops else "length"))

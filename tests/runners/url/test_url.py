@@ -123,6 +123,10 @@ def test_a_vllm_server_that_runs_gives_the_ids_that_vllm_gives_when_wattdock_sta
     assert any(record.finish_reason == "stop" for record in ended.requests)
     texts = runner.generate(workload(chat_template=True), [pb.Prompt(text="a watt"), CHAT])
     assert texts.requests[0].prompt_hash == texts.requests[1].prompt_hash
+    [whole] = runner.generate(workload(return_text=True), [pb.Prompt(text="a watt")]).requests
+    stop = next(letter for letter in whole.text[1:] if letter.isascii())
+    [cut] = runner.generate(workload(return_text=True, stop=[stop]), [pb.Prompt(text="a watt")]).requests
+    assert (cut.text, cut.finish_reason) == (whole.text.partition(stop)[0], "stop")
     [plain] = runner.generate(workload(), [pb.Prompt(text="a watt")]).requests
     assert 0 < plain.prompt_tokens < texts.requests[0].prompt_tokens
     code, detail = runner.refused_pass(workload(), [ids_prompt(600)])
@@ -139,6 +143,11 @@ def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wa
     for ids, whole in zip(output_ids(run(runner)), checkpoint.continuations, strict=True):
         first = next((at for at, token in enumerate(whole) if token in checkpoint.eos_ids), len(whole))
         assert ids[:first] == whole[:first]
+    [whole] = runner.generate(workload(return_text=True), [ids_prompt(9)]).requests
+    # The file's vocabulary is of numbers.
+    text = whole.text.partition("><")[0]
+    [cut] = runner.generate(workload(return_text=True, stop=["><"]), [ids_prompt(9)]).requests
+    assert (cut.text, cut.finish_reason, len(text) > 1) == (text, "stop", True)
     code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(9)] * 5)
     assert (code, "raise the server's --parallel" in detail) == ("INVALID_ARGUMENT", True)
 
@@ -149,7 +158,9 @@ def test_a_server_that_tells_no_ids_is_sent_texts_and_counts_itself(runner: Runn
     with behaving("") as (url, _):
         loaded = load(runner, url)
         assert list(loaded.environment.warnings) == ["tokens are as the server counts them: it tells no ids"]
-        result = runner.generate(workload(chat_template=is_chat, ignore_eos=False), [pb.Prompt(text="a watt")] * 2)
+        asked = workload(chat_template=is_chat, ignore_eos=False, return_text=True)
+        result = runner.generate(asked, [pb.Prompt(text="a watt")] * 2)
+        assert [record.text for record in result.requests] == ["a " * (5 if is_chat else 4)] * 2
         assert [(record.output_tokens, record.prompt_tokens) for record in result.requests] == [(5, PROMPT_TOKENS)] * 2
         assert result.summary.serving.tokens_without_ids == 10
         assert output_ids(result) == [[], []]

@@ -15,12 +15,14 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import tokenizers
+
 # What a test writes there is what goes wrong.
 FILE = Path(__file__).parents[1] / "fault"
 STEP_S = 0.004
 CHILD = "import time; time.sleep(3600)"
 SAMPLING = {"frequency_penalty", "ignore_eos", "max_new_tokens", "min_p", "presence_penalty", "repetition_penalty"}
-SAMPLING |= {"sampling_seed", "stop_token_ids", "temperature", "top_k", "top_p"}
+SAMPLING |= {"sampling_seed", "stop", "stop_token_ids", "temperature", "top_k", "top_p"}
 HISTOGRAMS = {"time_to_first_token": [0.0, 0], "inter_token_latency": [0.0, 0]}
 LOCK, PROMPTS = threading.Lock(), set()
 
@@ -34,6 +36,8 @@ def run_server(args):
         raise ValueError(f"mem_fraction_static must be in (0, 1), got {args.mem_fraction_static}")
     folder = Path(args.model_path)
     assert args.skip_tokenizer_init or (folder / "tokenizer.json").exists()
+    if not args.skip_tokenizer_init:
+        Handler.tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     Handler.args, Handler.config = args, json.loads((folder / "config.json").read_text())
     drawn = b"".join(file.read_bytes() for file in sorted(folder.glob("*.safetensors")))
     Handler.weights = hashlib.sha256(drawn).hexdigest()
@@ -137,6 +141,9 @@ class Handler(BaseHTTPRequestHandler):
                 token, reason = self.config["eos_token_id"], {"type": "stop", "matched": self.config["eos_token_id"]}
             elif len(ids) == sampling["max_new_tokens"] - 1:
                 reason = {"type": "length", "length": len(ids) + 1}
+            text = self.tokenizer.decode([*ids, token]) if sampling["stop"] else ""
+            if matched := [stop for stop in sampling["stop"] or () if stop in text]:
+                reason = {"type": "stop", "matched": matched[0]}
             if fault == "gives up":
                 reason = {"type": "abort", "message": "Aborted by a test", "status_code": 503, "err_type": None}
             ids.append(token)
