@@ -142,6 +142,7 @@ OPENED_ELSEWHERE = {
     "output.py: /dev/null": {"Path(os.devnull).open"},
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
     "inputs/prompts/source.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
+    "quality/bundled.py: wattdock's own": {"(files('wattdock.quality') / 'questions.jsonl').read_text"},
     "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},
     "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},

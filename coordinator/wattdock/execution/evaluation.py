@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, WattdockError
 from wattdock.execution.loaded import SETTLE_S
 from wattdock.execution.procedure import generate
 from wattdock.inputs import PromptSet
-from wattdock.quality import Answer, tasks_of
+from wattdock.quality import THOUGHTS_END, Answer, tasks_of, thought_tokens
 from wattdock.records import Evaluation
 from wattdock.runner import PassRequest
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
-    from wattdock.quality import Prompt, Task
+    from wattdock.quality import Prompt, Score, Task
     from wattdock.records import PassRecord
 
 
@@ -49,7 +51,7 @@ def _evaluation(runner: LoadedRunner, recording: Recording, task: Task) -> Evalu
     engine = _AskedEngine(runner, recording, first=asked)
     found = Evaluation(task.name, task.version, task.few_shot)
     try:
-        scores = tuple(task.evaluate(engine))
+        scores = tuple(map(engine.with_thoughts, task.evaluate(engine)))
     except WattdockError as error:
         return dataclasses.replace(found, passes=tuple(engine.passes), failure=str(error))
     return dataclasses.replace(found, passes=tuple(engine.passes), scores=scores)
@@ -97,6 +99,7 @@ class _AskedEngine:
             min_requests=len(prompts),
             template_time_s=int(present.timestamp()),
             settle_s=SETTLE_S if runner.gpu_uuids else 0.0,
+            stop=tuple(stop),
         )
         number = self.first + len(self.passes)
         answered = dataclasses.replace(generate(runner, self.recording, request), index=-1 - number)
@@ -105,6 +108,19 @@ class _AskedEngine:
         if len(answered.requests) != len(prompts) or any(request.text is None for request in answered.requests):
             raise ConfigError(f"{config.backend} returns no texts of its answers", "leave quality out")
         return [Answer(request.text or "", (number, at)) for at, request in enumerate(answered.requests)]
+
+    def with_thoughts(self, score: Score) -> Score:
+        """Return a score with the tokens of thought of its answers."""
+        answers = [self.passes[number - self.first].requests[at] for number, at in score.requests]
+        each = (
+            thought_tokens(answer.text or "", answer.output_ids or (), answer.output_tokens or 0, self._end_id)
+            for answer in answers
+        )
+        return dataclasses.replace(score, thought_tokens=known_sum(each) if answers else 0)
+
+    @cached_property
+    def _end_id(self) -> int | None:
+        return self.runner.model.token_id(THOUGHTS_END)
 
     def succeeds(self, program: str) -> bool:
         """Run a program in the runner's sandbox."""

@@ -43,6 +43,20 @@ class Answer(NamedTuple):
         return said if end else "" if thoughts.lstrip().startswith(THOUGHTS_BEGIN) else self.text
 
 
+def thought_tokens(text: str, ids: Sequence[int], tokens: int, end_id: int | None) -> int | None:
+    """Return how many output tokens were thoughts, their end included; None where the end is no token of its own.
+
+    Args:
+        tokens: All that the engine generated.
+        end_id: The id of `THOUGHTS_END`; None where it is unknown.
+    """
+    if end_id in ids:
+        return len(ids) - ids[::-1].index(end_id)
+    if THOUGHTS_END in text:
+        return None
+    return tokens if text.lstrip().startswith(THOUGHTS_BEGIN) else 0
+
+
 @dataclass(frozen=True)
 class Score:
     """What one item came to.
