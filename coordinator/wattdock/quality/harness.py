@@ -11,6 +11,7 @@ import os
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, WattdockError
@@ -184,10 +185,17 @@ def _prompt(task: HarnessTask, context: str, settings: Mapping[str, Any]) -> Pro
     return Prompt(tuple((turn["role"], turn["content"]) for turn in json.loads(context)), limit)
 
 
-def _loaded(name: str, folder: Path | None) -> Mapping[str, Any]:
+@cache
+def _manager(folder: Path | None) -> Any:
+    """Return what knows the tasks of a folder, or without one those of the harness, which takes many seconds."""
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=None if folder is None else str(folder))
+    return TaskManager(include_path=folder and str(folder), include_defaults=folder is None)
+
+
+def _loaded(name: str, folder: Path | None) -> Mapping[str, Any]:
+    places = [_manager(place) for place in ((folder,) if folder else ()) if name in _manager(place).all_tasks]
+    manager = places[0] if places else _manager(None)
     if name not in manager.all_tasks:
         raise ConfigError("lm-evaluation-harness has no such task", "see `lm-eval ls tasks`, or set quality.folder")
     found: Mapping[str, Any] = manager.load([name])
