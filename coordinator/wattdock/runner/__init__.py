@@ -7,7 +7,14 @@ Must not know: how a runner was started, what a pass costs, what an experiment i
 
 from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.runner.marks import Marks
-from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
+from wattdock.runner.wire import (
+    Heartbeat,
+    LoadRequest,
+    PassRequest,
+    ProgramEnd,
+    RunnerDescription,
+    RunnerFinding,
+)
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -15,6 +22,7 @@ __all__ = [
     "LoadRequest",
     "Marks",
     "PassRequest",
+    "ProgramEnd",
     "RunnerClient",
     "RunnerDescription",
     "RunnerFinding",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RunnerEnvironment
-    from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
+    from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, ProgramEnd, RunnerDescription, RunnerFinding
 
 PROTOCOL_VERSION = 3
 QUEUED = 16
@@ -224,6 +224,18 @@ class RunnerClient:
         """
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
         return [wire.finding(finding) for finding in answer.findings]
+
+    def run_program(self, source: str, *, timeout_s: float, stdin: str = "") -> ProgramEnd:
+        """Run a Python program that a model wrote, apart from runner and host.
+
+        Args:
+            timeout_s: When it is killed with all that it started; at most 600.
+
+        Raises:
+            RunnerError: A pass runs, or the runner can run no program.
+        """
+        asked = pb.RunProgramRequest(source=source, timeout_s=timeout_s, stdin=stdin)
+        return wire.ProgramEnd(**wire.figures(self._call(self._stub.RunProgram, asked, timeout_s + CALL_TIMEOUT_S)))
 
     def unload(self) -> None:
         """Free the model."""

@@ -423,6 +423,28 @@ class DiagnoseResponse(_message.Message):
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
 
+class RunProgramRequest(_message.Message):
+    __slots__ = ("source", "timeout_s", "stdin")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    STDIN_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    timeout_s: float
+    stdin: str
+    def __init__(self, source: _Optional[str] = ..., timeout_s: _Optional[float] = ..., stdin: _Optional[str] = ...) -> None: ...
+
+class RunProgramResponse(_message.Message):
+    __slots__ = ("exit_code", "stdout", "stderr", "timed_out")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_FIELD_NUMBER: _ClassVar[int]
+    STDERR_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    def __init__(self, exit_code: _Optional[int] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., timed_out: bool = ...) -> None: ...
+
 class UnloadRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -34,6 +34,11 @@ class RunnerStub(object):
                 request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.FromString,
                 )
+        self.RunProgram = channel.unary_unary(
+                '/wattdock_proto.v1.Runner/RunProgram',
+                request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.RunProgramRequest.SerializeToString,
+                response_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.RunProgramResponse.FromString,
+                )
         self.Unload = channel.unary_unary(
                 '/wattdock_proto.v1.Runner/Unload',
                 request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.UnloadRequest.SerializeToString,
@@ -74,6 +79,14 @@ class RunnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunProgram(self, request, context):
+        """Runs a Python program that a model wrote, with the runner's interpreter and the standard library, apart from the
+        runner and with limits; never beside a pass.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Unload(self, request, context):
         """Frees the model and its accelerators' memory.
         """
@@ -103,6 +116,11 @@ def add_RunnerServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.FromString,
                     response_serializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'RunProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunProgram,
+                    request_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.RunProgramRequest.FromString,
+                    response_serializer=wattdock__proto_dot_v1_dot_runner__pb2.RunProgramResponse.SerializeToString,
             ),
             'Unload': grpc.unary_unary_rpc_method_handler(
                     servicer.Unload,
@@ -184,6 +202,23 @@ class Runner(object):
         return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Runner/Diagnose',
             wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.SerializeToString,
             wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RunProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Runner/RunProgram',
+            wattdock__proto_dot_v1_dot_runner__pb2.RunProgramRequest.SerializeToString,
+            wattdock__proto_dot_v1_dot_runner__pb2.RunProgramResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -25,6 +25,7 @@ from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.process import package_version
+from wattdock_runner.program import run_program
 from wattdock_runner.recorder import PassRecorder, Progress
 from wattdock_runner.spread import start_workers
 
@@ -159,6 +160,16 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         findings += self._backend.caveats
         findings += cuda_findings(os.environ, self._backend.gpu_library, self._backend.gpu_probe)
         return pb.DiagnoseResponse(findings=[pb.Finding(**vars(finding)) for finding in findings])
+
+    def RunProgram(self, request: pb.RunProgramRequest, context: Any) -> pb.RunProgramResponse:  # noqa: N802, ARG002
+        """Run a program that a model wrote; see `run_program`.
+
+        Raises:
+            InvalidRequest: Its time is too long.
+            WrongState: A pass or a load runs, which it would disturb, or it cannot be run here.
+        """
+        work = partial(run_program, request.source, request.stdin, request.timeout_s)
+        return pb.RunProgramResponse(**self._engine.submit("RunProgram", work, threading.Event()).result())
 
     def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002
         """Free the model; harmless when nothing is loaded.

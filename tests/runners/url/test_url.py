@@ -143,9 +143,9 @@ def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wa
     for ids, whole in zip(output_ids(run(runner)), checkpoint.continuations, strict=True):
         first = next((at for at, token in enumerate(whole) if token in checkpoint.eos_ids), len(whole))
         assert ids[:first] == whole[:first]
-    [whole] = runner.generate(workload(return_text=True), [ids_prompt(9)]).requests
+    [uncut] = runner.generate(workload(return_text=True), [ids_prompt(9)]).requests
     # The file's vocabulary is of numbers.
-    text = whole.text.partition("><")[0]
+    text = uncut.text.partition("><")[0]
     [cut] = runner.generate(workload(return_text=True, stop=["><"]), [ids_prompt(9)]).requests
     assert (cut.text, cut.finish_reason, len(text) > 1) == (text, "stop", True)
     code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(9)] * 5)
