@@ -79,10 +79,12 @@ def test_questions_follow_every_measured_pass_of_the_session_and_cost_joules_of_
 
     assert [each.result.error for each in stored] == [None, None]
     assert machine.launches == 3
-    assert found and found.overall
+    assert found
+    assert found.overall
     assert found.overall.energy_per_correct_j == pytest.approx(100, rel=0.01)
     assert found.overall.energy_per_item_j == pytest.approx(75, rel=0.01)
-    assert found.overall.interval and found.overall.interval.low < 100 < found.overall.interval.high
+    assert found.overall.interval
+    assert found.overall.interval.low < 100 < found.overall.interval.high
     assert (found.overall.items, found.overall.score, found.failures) == (40, 0.75, [])
     assert [(task.name, task.score, task.same_answers) for task in found.tasks] == [
         ("arithmetic", 0.75, 1.0),
@@ -101,10 +103,13 @@ def test_questions_change_no_figure_of_the_measured_passes(machine: KnowingMachi
         machine.run(study(experiment(name, **settings))).results[0].result
         for name, settings in {"a": ASKED, "b": {"workload": WORK}}.items()
     )
-    assert with_questions.quality and without.quality is None
-    assert with_questions.energy and without.energy
+    assert with_questions.quality
+    assert without.quality is None
+    assert with_questions.energy
+    assert without.energy
     assert with_questions.energy.total_j == pytest.approx(without.energy.total_j, rel=1e-6)
-    assert with_questions.performance and without.performance
+    assert with_questions.performance
+    assert without.performance
     assert with_questions.performance.output_tokens == without.performance.output_tokens
 
 
@@ -123,7 +128,8 @@ def test_runner_that_dies_of_a_question_costs_no_measured_pass(
     stored = machine.run(study(experiment("a", **ASKED | {"repeats": {"restarts": 3}}))).results[0]
     found = stored.result.quality
     assert (stored.result.status, stored.row.score) == ("ok", None if len(dies) == 3 else 0.75)
-    assert stored.result.energy_figure and stored.result.energy_figure.interval
+    assert stored.result.energy_figure
+    assert stored.result.energy_figure.interval
     assert found
     for line in failures:
         assert any(failure.startswith(line) for failure in found.failures)

@@ -39,6 +39,7 @@ from wattdock.analysis.performance import (
     undrained,
 )
 from wattdock.analysis.procedure import procedure
+from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width, score_difference
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     SPEED,
@@ -73,6 +74,7 @@ __all__ = [
     "TEMPERATURE_COEFFICIENT",
     "T_FACTORS",
     "WINDOWS",
+    "AnswerFigures",
     "Bins",
     "Budget",
     "Compute",
@@ -93,11 +95,13 @@ __all__ = [
     "NoWindowError",
     "NotIncluded",
     "Performance",
+    "Quality",
     "Quantiles",
     "Reason",
     "Restarts",
     "Roofline",
     "SpanJoules",
+    "TaskFigures",
     "TokenCosts",
     "Window",
     "WindowCheck",
@@ -115,6 +119,7 @@ __all__ = [
     "everything",
     "goodput",
     "gpu_results",
+    "half_width",
     "holm",
     "host_energy",
     "idle_baselines",
@@ -132,6 +137,7 @@ __all__ = [
     "quantiles",
     "required_conditions",
     "rounds_of",
+    "score_difference",
     "serving",
     "token_costs",
     "token_disagreements",

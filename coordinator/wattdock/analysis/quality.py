@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.analysis.joules import NORMAL95
 from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, t_factor
 from wattdock.values import Stored, known_sum
 
@@ -174,7 +175,7 @@ def half_width(scores: Floats, energy_j: Floats, timing: float) -> float:
     scores, energy_j = np.hstack([scores, added]), np.hstack([energy_j, more_j])
     variance, freedom = _two_way(energy_j / energy_j.sum() - scores / scores.sum())
     total = variance + timing**2
-    return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else 1.96 * timing
+    return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else NORMAL95 * timing
 
 
 def _two_way(parts: Floats) -> tuple[float, float]:

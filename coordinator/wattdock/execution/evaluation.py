@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from wattdock.quality import Prompt, Score, Task
     from wattdock.records import PassRecord
 
+# Longest run of a program that the model wrote: right ones take milliseconds.
+PROGRAM_S = 10.0
+
 
 def evaluate(runner: LoadedRunner, recording: Recording) -> None:
     """Ask every task of an experiment, if it has any, and add what came of it to `recording`.
@@ -123,5 +126,6 @@ class _AskedEngine:
         return self.runner.model.token_id(THOUGHTS_END)
 
     def succeeds(self, program: str) -> bool:
-        """Run a program in the runner's sandbox."""
-        raise ConfigError("programs cannot be run yet", "leave the task code out")
+        """Whether a program ends well in the runner's sandbox."""
+        end = self.runner.client.run_program(program, timeout_s=PROGRAM_S)
+        return end.exit_code == 0 and not end.timed_out
