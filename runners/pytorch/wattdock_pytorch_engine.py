@@ -172,6 +172,8 @@ class PyTorchEngine(Engine):
         self.vocab_size = config.vocab_size
         self.context_tokens = model_context(config.to_dict())
         self.devices = tuple(dict.fromkeys(parameter.device for parameter in model.parameters()))
+        # The last id of a row is no input.
+        self.most_scored = (self.context_tokens or 1 << 62) + 1
         # Layers that see a part of the context differ in how much they read.
         kinds = {*(getattr(config, "layer_types", None) or ())}
         self._reads_whole_context = not getattr(config, "sliding_window", None) and kinds <= {"full_attention"}
@@ -239,6 +241,23 @@ class PyTorchEngine(Engine):
         self._batches.append(_Batch(requests, start_ns, first_step, width, output, stops.stopped))
         # The finish reason shows in the ids, which stay on the device until the pass is over.
         return [(request, now_ns(), (), "length") for request, _ in batch]
+
+    def score(self, rows: Sequence[tuple[list[int], int]]) -> list[tuple[float, bool]]:
+        """Compute a batch of rows in one forward pass; what pads a row stands behind all that counts in it."""
+
+        def scores() -> list[tuple[float, bool]]:
+            inputs = [torch.tensor(ids[:-1]) for ids, _ in rows]
+            batch = pad_sequence(inputs, batch_first=True, padding_value=self.ids.pad).to(self.devices[0])
+            logits, told = self.model(input_ids=batch, use_cache=False).logits, []
+            for of_row, (ids, tokens) in zip(logits, rows, strict=True):
+                chances = of_row[len(ids) - 1 - tokens : len(ids) - 1].float().log_softmax(-1)
+                wanted = torch.tensor(ids[-tokens:], device=chances.device)
+                likely = chances.gather(1, wanted[:, None]).sum()
+                told.append((float(likely), bool((chances.argmax(-1) == wanted).all())))
+            return told
+
+        with torch.inference_mode():
+            return freeing_memory(f"computing the likelihoods of {len(rows)} texts", scores)
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:  # noqa: ARG002
         """Read the ids of each batch and the instants of its steps."""

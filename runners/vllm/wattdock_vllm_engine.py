@@ -251,6 +251,8 @@ class VllmEngine(Engine):
         self.llm, self.tokenizer, self.facts = llm, plan.tokenizer, llm.collective_rpc("wattdock_facts")
         self._eos_ids = plan.ids.eos
         set_limits(self, self.facts)
+        # vLLM generates a token, too.
+        self.most_scored = (self.context_tokens or 1 << 62) - 1
         self.sockets = open_sockets()
         core: Any = llm.engine_core
         self._core, self._scheduler = core.engine_core, core.engine_core.scheduler
@@ -357,6 +359,26 @@ class VllmEngine(Engine):
             self._require_room()
         return answers
 
+    def score(self, rows: Sequence[tuple[list[int], int]]) -> list[tuple[float, bool]]:
+        """Have vLLM compute rows as prompts, and tell the likelihood of each id in them.
+
+        Source: `_parse_logprobs` in lm_eval/models/vllm_causallms.py of lm-evaluation-harness 0.4.13.
+        """
+        asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1, detokenize=False)
+        names = [str(next(_SERIAL)) for _ in rows]
+
+        def scores() -> list[tuple[float, bool]]:
+            told: dict[str, list[Any]] = {}
+            for name, (ids, _) in zip(names, rows, strict=True):
+                self.llm.add_request(name, {"type": "token", "prompt_token_ids": ids}, asked)
+            while self.llm.has_unfinished_requests():
+                told |= {out.request_id: out.prompt_logprobs for out in self.llm.step() if out.prompt_logprobs}
+            return [
+                _sum_of(told[name][-tokens:], ids[-tokens:]) for name, (ids, tokens) in zip(names, rows, strict=True)
+            ]
+
+        return self.guarded(f"computing the likelihoods of {len(rows)} texts", scores)
+
     def _require_room(self) -> None:
         """Refuse to go on where the next request waits for the KV cache: fewer would run than the result says.
 
@@ -372,6 +394,13 @@ class VllmEngine(Engine):
                 f"the KV cache could not hold what was in flight: {len(self._scheduler.running)} of "
                 f"{len(self._running)} requests ran, and the next one waited for {needed} blocks; {MORE_ROOM}"
             )
+
+
+def _sum_of(chances: Sequence[Mapping[int, Any]], ids: Sequence[int]) -> tuple[float, bool]:
+    """Return the log-likelihood of ids, and whether each is the likeliest, of which vLLM tells both at its place."""
+    places = zip(chances, ids, strict=True)
+    told = [(at[token].logprob, max(chance.logprob for chance in at.values())) for at, token in places]
+    return sum(own for own, _ in told), all(own == most for own, most in told)
 
 
 def stops(workload: Workload, eos_ids: Sequence[int]) -> dict[str, Any]:

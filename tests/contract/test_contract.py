@@ -372,6 +372,16 @@ def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner)
     assert refusal(runner.stub.Generate(iter([prompts_only])))[0] == "INVALID_ARGUMENT"
 
 
+def test_log_likelihoods_need_a_tokenizer_and_an_engine_that_tells_them(runner: Runner, subject: Subject) -> None:
+    """The others say so, by the backend's name."""
+    asked = pb.LogLikelihoodRequest(pairs=[pb.TextPair(context="a", continuation="b")], batch_size=1)
+    code, detail = refusal(runner.stub.LogLikelihood(asked) for _ in (1,))
+    if subject.name in ("pytorch", "vllm"):
+        assert (code, "no tokenizer" in detail) == ("INVALID_ARGUMENT", True), detail
+    else:
+        assert (code, detail.split(",")[0]) == ("UNIMPLEMENTED", subject.backend)
+
+
 def test_diagnose_finds_the_backends_packages(runner: Runner, subject: Subject) -> None:
     """Every finding has a name, a value and a known status."""
     findings = runner.stub.Diagnose(pb.DiagnoseRequest()).findings

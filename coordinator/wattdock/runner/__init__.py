@@ -10,6 +10,7 @@ from wattdock.runner.marks import Marks
 from wattdock.runner.wire import (
     Heartbeat,
     LoadRequest,
+    PairScore,
     PassRequest,
     ProgramEnd,
     RunnerDescription,
@@ -21,6 +22,7 @@ __all__ = [
     "Heartbeat",
     "LoadRequest",
     "Marks",
+    "PairScore",
     "PassRequest",
     "ProgramEnd",
     "RunnerClient",

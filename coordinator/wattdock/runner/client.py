@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RunnerEnvironment
-    from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, ProgramEnd, RunnerDescription, RunnerFinding
+    from wattdock.runner.wire import (
+        Heartbeat,
+        LoadRequest,
+        PairScore,
+        PassRequest,
+        ProgramEnd,
+        RunnerDescription,
+        RunnerFinding,
+    )
 
 PROTOCOL_VERSION = 3
 QUEUED = 16
@@ -225,6 +233,24 @@ class RunnerClient:
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
         return [wire.finding(finding) for finding in answer.findings]
 
+    def log_likelihoods(
+        self, pairs: Sequence[tuple[str, str]], *, batch_size: int, timeout_s: float
+    ) -> tuple[list[PairScore], Span]:
+        """Return how likely the model finds each continuation after its context, and when it computed that.
+
+        Args:
+            pairs: Contexts and continuations, of 3 MB together at most.
+
+        Raises:
+            ConfigError: The backend tells no log-likelihoods, or a pair cannot be scored.
+            RunnerError: It failed, died, or took longer than `timeout_s`.
+        """
+        asked = pb.LogLikelihoodRequest(batch_size=batch_size)
+        for context, continuation in pairs:
+            asked.pairs.add(context=context, continuation=continuation)
+        told = self._call(self._stub.LogLikelihood, asked, timeout_s)
+        return [wire.PairScore(**wire.figures(score)) for score in told.scores], wire.span(told.span)
+
     def run_program(self, source: str, *, timeout_s: float, stdin: str = "") -> ProgramEnd:
         """Run a Python program that a model wrote, apart from runner and host.
 
@@ -303,7 +329,7 @@ class RunnerClient:
                 return self._died(f"died during {what}")
         sent = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
         cause = next((known for known in Cause if known == sent.get(CAUSE_KEY)), None)
-        if code == grpc.StatusCode.INVALID_ARGUMENT:
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
             return ConfigError(f"{what}: {detail}", cause=cause)
         # gRPC has this status for a message that is too large, too.
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and GRPC_LIMIT not in detail:

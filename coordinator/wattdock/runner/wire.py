@@ -141,6 +141,23 @@ class PassRequest:
 
 
 @dataclass(frozen=True)
+class PairScore:
+    """How likely a model finds a continuation after its context.
+
+    Attributes:
+        log_likelihood: Natural logarithm of the probability of the continuation's tokens.
+        is_greedy: Whether greedy decoding would generate these tokens.
+        tokens: Of the continuation.
+        left_out: Tokens at the context's beginning that the model had no room for.
+    """
+
+    log_likelihood: float
+    is_greedy: bool
+    tokens: int
+    left_out: int
+
+
+@dataclass(frozen=True)
 class ProgramEnd:
     """How a program that a model wrote ended.
 

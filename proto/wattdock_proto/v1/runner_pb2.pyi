@@ -423,6 +423,42 @@ class DiagnoseResponse(_message.Message):
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
 
+class TextPair(_message.Message):
+    __slots__ = ("context", "continuation")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
+    context: str
+    continuation: str
+    def __init__(self, context: _Optional[str] = ..., continuation: _Optional[str] = ...) -> None: ...
+
+class LogLikelihoodRequest(_message.Message):
+    __slots__ = ("pairs", "batch_size")
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[TextPair]
+    batch_size: int
+    def __init__(self, pairs: _Optional[_Iterable[_Union[TextPair, _Mapping]]] = ..., batch_size: _Optional[int] = ...) -> None: ...
+
+class PairScore(_message.Message):
+    __slots__ = ("log_likelihood", "is_greedy", "tokens", "left_out")
+    LOG_LIKELIHOOD_FIELD_NUMBER: _ClassVar[int]
+    IS_GREEDY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    log_likelihood: float
+    is_greedy: bool
+    tokens: int
+    left_out: int
+    def __init__(self, log_likelihood: _Optional[float] = ..., is_greedy: bool = ..., tokens: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class LogLikelihoodResponse(_message.Message):
+    __slots__ = ("scores", "span")
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedCompositeFieldContainer[PairScore]
+    span: Span
+    def __init__(self, scores: _Optional[_Iterable[_Union[PairScore, _Mapping]]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+
 class RunProgramRequest(_message.Message):
     __slots__ = ("source", "timeout_s", "stdin")
     SOURCE_FIELD_NUMBER: _ClassVar[int]

@@ -34,6 +34,11 @@ class RunnerStub(object):
                 request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.FromString,
                 )
+        self.LogLikelihood = channel.unary_unary(
+                '/wattdock_proto.v1.Runner/LogLikelihood',
+                request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodRequest.SerializeToString,
+                response_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodResponse.FromString,
+                )
         self.RunProgram = channel.unary_unary(
                 '/wattdock_proto.v1.Runner/RunProgram',
                 request_serializer=wattdock__proto_dot_v1_dot_runner__pb2.RunProgramRequest.SerializeToString,
@@ -79,6 +84,13 @@ class RunnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LogLikelihood(self, request, context):
+        """Says how likely the model finds texts after others. UNIMPLEMENTED where the engine does not tell.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RunProgram(self, request, context):
         """Runs a Python program that a model wrote, with the runner's interpreter and the standard library, apart from the
         runner and with limits; never beside a pass.
@@ -116,6 +128,11 @@ def add_RunnerServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.FromString,
                     response_serializer=wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'LogLikelihood': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogLikelihood,
+                    request_deserializer=wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodRequest.FromString,
+                    response_serializer=wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodResponse.SerializeToString,
             ),
             'RunProgram': grpc.unary_unary_rpc_method_handler(
                     servicer.RunProgram,
@@ -202,6 +219,23 @@ class Runner(object):
         return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Runner/Diagnose',
             wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseRequest.SerializeToString,
             wattdock__proto_dot_v1_dot_runner__pb2.DiagnoseResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def LogLikelihood(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Runner/LogLikelihood',
+            wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodRequest.SerializeToString,
+            wattdock__proto_dot_v1_dot_runner__pb2.LogLikelihoodResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

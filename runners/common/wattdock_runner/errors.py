@@ -3,6 +3,7 @@
     RunnerFault
     ├── InvalidRequest   INVALID_ARGUMENT      what was asked for does not exist or makes no sense
     ├── WrongState       FAILED_PRECONDITION   not now: nothing loaded, busy, or not on these GPUs
+    ├── Unsupported      UNIMPLEMENTED         this backend has no such thing
     ├── OutOfMemory      RESOURCE_EXHAUSTED    it does not fit
     │   └── CacheTooSmall
     ├── WorkerDied       ABORTED               a process of the runner's ended in the middle
@@ -48,6 +49,10 @@ class InvalidRequest(RunnerFault):
 
 class WrongState(RunnerFault):
     """The request is valid, but not in the current state of the runner or its machine."""
+
+
+class Unsupported(RunnerFault):
+    """What is asked for is not to be had of this backend, as it is loaded."""
 
 
 class OutOfMemory(RunnerFault):

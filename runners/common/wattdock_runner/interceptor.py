@@ -19,6 +19,7 @@ from wattdock_runner.errors import (
     InvalidRequest,
     OutOfMemory,
     PassCancelled,
+    Unsupported,
     WorkerDied,
     WrongState,
 )
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 CODES = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     WrongState: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerDied: grpc.StatusCode.ABORTED,

@@ -78,7 +78,7 @@ def main(folder: str, timeout_s: str, out: str, errors: str) -> None:
     die_with_parent()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        end = [*_run(python, Path(folder), float(timeout_s), (int(out), int(errors))), None]
+        end: list[object] = [*_run(python, Path(folder), float(timeout_s), (int(out), int(errors))), None]
     except (OSError, subprocess.SubprocessError) as error:
         end = [0, False, str(error)]
     os.write(1, json.dumps(end).encode())

@@ -24,6 +24,7 @@ from wattdock_runner import clock, messages
 from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
+from wattdock_runner.likelihood import score
 from wattdock_runner.process import package_version
 from wattdock_runner.program import run_program
 from wattdock_runner.recorder import PassRecorder, Progress
@@ -160,6 +161,22 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         findings += self._backend.caveats
         findings += cuda_findings(os.environ, self._backend.gpu_library, self._backend.gpu_probe)
         return pb.DiagnoseResponse(findings=[pb.Finding(**vars(finding)) for finding in findings])
+
+    def LogLikelihood(self, request: pb.LogLikelihoodRequest, context: Any) -> pb.LogLikelihoodResponse:  # noqa: N802, ARG002
+        """Say how likely the model finds texts after others; see `score`.
+
+        Raises:
+            WrongState: Nothing is loaded, or a pass runs.
+            InvalidRequest: A pair cannot be scored.
+            Unsupported: The engine tells no log-likelihoods.
+        """
+        if not self._is_loaded:
+            raise WrongState("no model is loaded; Load one first")
+        pairs = [(pair.context, pair.continuation) for pair in request.pairs]
+        work = partial(score, self._backend.engine, self._backend.name, pairs, max(1, request.batch_size))
+        scores, span = self._engine.submit("LogLikelihood", work, threading.Event()).result()
+        told = [pb.PairScore(**item._asdict()) for item in scores]
+        return pb.LogLikelihoodResponse(scores=told, span=pb.Span(**vars(span)))
 
     def RunProgram(self, request: pb.RunProgramRequest, context: Any) -> pb.RunProgramResponse:  # noqa: N802, ARG002
         """Run a program that a model wrote; see `run_program`.

@@ -45,6 +45,7 @@ class Engine:
         in_flight_argument: The engine argument that raises `max_in_flight`.
         cache_blocks, block_tokens: Blocks of the KV cache, and tokens in each; None where requests never wait for it.
         cache_arguments: Engine arguments that give the cache more room.
+        most_scored: Number of ids that `score` takes in a row at most; 0 where it takes none.
         drafts: How many tokens were drafted and accepted in the pass; None where the engine drafts none.
         steps: The steps of a pass in order, which an engine that knows them appends in `step` or `complete`; empty at
             the beginning of a pass.
@@ -58,6 +59,7 @@ class Engine:
     cache_blocks: int | None = None
     block_tokens: int = 1
     cache_arguments: str = ""
+    most_scored = 0
     drafts: tuple[int, int] | None = None
     steps: list[Step]
 
@@ -103,6 +105,13 @@ class Engine:
 
     def complete(self, requests: Sequence[RequestRecord]) -> None:
         """Add to the records what was not known during the pass."""
+
+    def score(self, rows: Sequence[tuple[list[int], int]]) -> Sequence[tuple[float, bool]]:
+        """Return the log-likelihood (natural) of each row's last ids, as many as stand beside it, after those before.
+
+        And whether each of these ids is the likeliest at its place.
+        """
+        raise NotImplementedError
 
     def dated(self, steps: Sequence[Step]) -> Sequence[Step]:
         """Return the steps as the accelerator dated them, where they did not end at the instant of their answers."""

@@ -131,8 +131,8 @@ class FakeEngine(Engine):
         stops = stop is not None and not self._ignore_eos and stop <= wanted
         first = len(prompt.ids)
         ids = [(first + i) % VOCABULARY for i in range(stop if stops else wanted)]
-        if over := [at for at in range(1, len(ids) + 1) if self._stop.end(ids[:at])]:
-            ids, stops = ids[: over[0]], True
+        if self._stop.end(ids):
+            ids, stops = next(ids[:at] for at in range(1, len(ids) + 1) if self._stop.end(ids[:at])), True
         request.cached_prompt_tokens = 0
         self._prompt_tokens += first
         self._running.append((request, ids, "stop" if stops else "length"))
