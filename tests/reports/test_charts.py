@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from wattdock.store import StoredResult
 
-OF_RESULTS = [kind for kind in CHARTS if kind != "timeline"]
+# A study that asked no questions has no frontier.
+OF_RESULTS = [kind for kind in CHARTS if kind not in ("timeline", "frontier")]
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 
 

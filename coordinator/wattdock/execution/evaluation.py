@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wattdock.errors import ConfigError, WattdockError
 from wattdock.execution.loaded import SETTLE_S
 from wattdock.execution.procedure import generate
 from wattdock.inputs import PromptSet
-from wattdock.quality import THOUGHTS_END, Answer, tasks_of, thought_tokens
-from wattdock.records import Evaluation
+from wattdock.quality import THOUGHTS_END, Answer, Likelihood, tasks_of, thought_tokens
+from wattdock.records import Evaluation, PassRecord, RequestRecord, passes
 from wattdock.runner import PassRequest
 from wattdock.values import known_sum
 
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
     from wattdock.quality import Prompt, Score, Task
-    from wattdock.records import PassRecord
 
 # Longest run of a program that the model wrote: right ones take milliseconds.
 PROGRAM_S = 10.0
+# Pairs of texts whose likelihoods are asked for at once: a message holds 3 MB, and a question is seldom 20 kB.
+PAIRS = 128
 
 
 def evaluate(runner: LoadedRunner, recording: Recording) -> None:
@@ -111,6 +114,31 @@ class _AskedEngine:
         if len(answered.requests) != len(prompts) or any(request.text is None for request in answered.requests):
             raise ConfigError(f"{config.backend} returns no texts of its answers", "leave quality out")
         return [Answer(request.text or "", (number, at)) for at, request in enumerate(answered.requests)]
+
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
+        """Ask how likely texts are, in parts that a message has room for; each part is a pass of its own."""
+        config, runner, found = self.recording.config, self.runner, list[Likelihood]()
+        for begin in range(0, len(pairs), PAIRS):
+            runner.check()
+            number = self.first + len(self.passes)
+            with runner.meter.window(self.recording.stage):
+                scores, span = runner.client.log_likelihoods(
+                    pairs[begin : begin + PAIRS],
+                    batch_size=config.workload.batch_size,
+                    timeout_s=config.timeouts.stall_s,
+                )
+                if runner.gpu_uuids:
+                    runner.clock.sleep(SETTLE_S)
+            asked = tuple(
+                RequestRecord(at, span.start_ns, finished_ns=span.end_ns, output_tokens=score.tokens)
+                for at, score in enumerate(scores)
+            )
+            tokens, nothing = sum(score.tokens for score in scores), np.zeros(0, dtype=np.int64)
+            series = passes.TokenSeries(nothing, nothing)
+            self.passes.append(PassRecord(span, asked, series, tokens, None, None, 0, index=-1 - number))
+            each = enumerate(scores)
+            found += [Likelihood(score.log_likelihood, score.is_greedy, (number, at)) for at, score in each]
+        return found
 
     def with_thoughts(self, score: Score) -> Score:
         """Return a score with the tokens of thought of its answers."""

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 MOST_ITEMS = 1_000_000
 # Keys of a document that name its part of the task.
 CATEGORIES = ("category", "subject", "subtask")
-# Kinds of request that need the probabilities of given texts.
-LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling", "multiple_choice")
+# Kinds of tasks: those that generate, and those that need probabilities of given answers, which these backends tell.
+GENERATES, NEEDS_LIKELIHOODS, TELL_LIKELIHOODS = (
+    "generate_until",
+    ("loglikelihood", "multiple_choice"),
+    ("pytorch", "vllm"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,8 @@ class HarnessTask(Task):
             for leaf, task in loaded["tasks"].items():
                 if task.get_config("unsafe_code") or getattr(task, "UNSAFE_CODE", False):
                     raise ConfigError(f"quality.tasks: {leaf} runs code outside of a sandbox", "take the task code")
-                if task.OUTPUT_TYPE in LIKELIHOODS:
-                    what = f"quality.tasks: {leaf} needs the probabilities of given answers"
-                    raise ConfigError(what, "take a task that generates, such as gsm8k")
+                if task.OUTPUT_TYPE != GENERATES:
+                    _require_likelihoods(task.OUTPUT_TYPE, config)
                 if task.get_config("num_fewshot") is None or spec.few_shot is not None:
                     task.set_config(key="num_fewshot", value=spec.few_shot or 0)
                 task.set_fewshot_seed(seed=spec.seed)
@@ -162,12 +165,32 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
                     self.requests[id(requests[at])].append(answer.request)
             return [said[at] for at in range(len(requests))]
 
-        def loglikelihood(self, _: list[Any]) -> Any:
-            raise ConfigError("it needs the probabilities of given answers", "take a task that generates")
+        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+            self.requests = defaultdict(list)
+            found = engine.likelihoods([request.args for request in requests])
+            for request, each in zip(requests, found, strict=True):
+                self.requests[id(request)].append(each.request)
+            return [(each.logarithm, each.is_greedy) for each in found]
 
-        loglikelihood_rolling = loglikelihood
+        def loglikelihood_rolling(self, _: list[Any]) -> list[float]:
+            raise NotImplementedError
 
     return Answering()
+
+
+def _require_likelihoods(kind: str, config: ExperimentConfig) -> None:
+    """Refuse a task that needs what cannot be told of given answers.
+
+    Raises:
+        ConfigError: Says what to do.
+    """
+    if kind not in NEEDS_LIKELIHOODS or config.backend not in TELL_LIKELIHOODS:
+        what = f"it needs probabilities of given texts ({kind}), which {config.backend} does not tell"
+        raise ConfigError(what, "take a task that generates, such as gsm8k")
+    if config.quality and config.quality.chat:
+        raise ConfigError(
+            "it needs probabilities of given answers, and chat templates hide them", "quality.chat: false"
+        )
 
 
 def _stops(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -43,6 +43,20 @@ class Answer(NamedTuple):
         return said if end else "" if thoughts.lstrip().startswith(THOUGHTS_BEGIN) else self.text
 
 
+class Likelihood(NamedTuple):
+    """How likely a text is after another.
+
+    Attributes:
+        logarithm: Natural logarithm of its probability.
+        is_greedy: Whether greedy decoding would say it.
+        request: As in `Answer`.
+    """
+
+    logarithm: float
+    is_greedy: bool
+    request: tuple[int, int] = (0, 0)
+
+
 def thought_tokens(text: str, ids: Sequence[int], tokens: int, end_id: int | None) -> int | None:
     """Return how many output tokens were thoughts, their end included; None where the end is no token of its own.
 
@@ -80,6 +94,13 @@ class Engine(Protocol):
 
     def generate(self, prompts: Sequence[Prompt], stop: Sequence[str] = ()) -> list[Answer]:
         """Return an answer to each prompt; an answer ends before any of the texts in `stop`."""
+
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
+        """Return how likely each continuation is after its context.
+
+        Raises:
+            ConfigError: The engine does not tell.
+        """
 
     def succeeds(self, program: str) -> bool:
         """Whether a Python program ends well, run where it can do no harm."""
