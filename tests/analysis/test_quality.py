@@ -7,7 +7,7 @@ from math import exp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from seams.analysis import AnswerFigures, Quality, TaskFigures, half_width, score_difference
+from seams.analysis import AnswerFigures, Quality, TaskFigures, half_width
 
 Floats = NDArray[np.float64]
 WORLDS = 400
@@ -80,11 +80,11 @@ def test_fall_of_a_score_is_told_item_by_item(items: int, lost: int, gained: int
     before = np.arange(items) % 2.0
     after = before.copy()
     after[1 : 2 * lost : 2], after[0 : 2 * gained : 2] = 0, 1
-    found = score_difference(asked(before), asked(after, "b"), 0.02)
+    found = asked(before).compared(asked(after, "b"), 0.02)
     assert found
     assert (found.fell, found.items, found.same_answers) == (fell, items, 0)
     assert found.difference == pytest.approx((gained - lost) / items)
-    assert score_difference(asked(before), asked(after, version="2"), 0.02) is None
+    assert asked(before).compared(asked(after, version="2"), 0.02) is None
 
 
 def test_fall_that_is_no_larger_than_the_margin_is_seldom_called_one() -> None:
@@ -94,7 +94,7 @@ def test_fall_that_is_no_larger_than_the_margin_is_seldom_called_one() -> None:
         before = (generator.random(400) < 0.6).astype(float)
         lost = generator.random(400) < 0.05 / 0.6 + 0.02 / 0.6
         after = np.where(before == 1, ~lost, generator.random(400) < 0.05 / 0.4).astype(float)
-        found = score_difference(asked(before), asked(after), 0.02)
+        found = asked(before).compared(asked(after), 0.02)
         assert found
         verdicts.append(found.fell)
     assert verdicts.count(True) / WORLDS <= 0.045

@@ -39,7 +39,7 @@ from wattdock.analysis.performance import (
     undrained,
 )
 from wattdock.analysis.procedure import procedure
-from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width, score_difference
+from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     SPEED,
@@ -137,7 +137,6 @@ __all__ = [
     "quantiles",
     "required_conditions",
     "rounds_of",
-    "score_difference",
     "serving",
     "token_costs",
     "token_disagreements",

@@ -7,7 +7,6 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, windows
-from wattdock.analysis.quality import ScoreDifference, score_difference
 from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
 from wattdock.analysis.verdict import Audit, Check, Question
 
@@ -17,11 +16,9 @@ __all__ = [
     "ExperimentResult",
     "Fallback",
     "Question",
-    "ScoreDifference",
     "StudyFacts",
     "analyse",
     "conditions",
-    "score_difference",
     "statistics",
     "windows",
 ]

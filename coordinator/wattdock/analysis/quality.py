@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wattdock.analysis.joules import NORMAL95
-from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, t_factor
+from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -106,6 +106,26 @@ class Quality(Stored):
     tasks: list[TaskFigures]
     categories: list[AnswerFigures]
     failures: list[str]
+
+    def compared(self, other: Quality | None, margin: float) -> ScoreDifference | None:
+        """Return how the other's scores differ from these, item by item; None where both share no two items.
+
+        Args:
+            margin: Fall of the score that does not matter, 0.02 for two points of a hundred.
+        """
+        sides = [
+            {
+                (task.name, task.version, task.few_shot, number): (score, answer)
+                for task in (side.tasks if side else ())
+                for number, score, answer in zip(task.numbers, task.scores, task.answers, strict=True)
+            }
+            for side in (self, other)
+        ]
+        shared = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+        if len(shared) < 2:
+            return None
+        same = fmean(before == after for (_, before), (_, after) in shared)
+        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin)
 
 
 @dataclass(frozen=True)
@@ -290,49 +310,3 @@ def _request(evaluation: Evaluation, number: int, at: int) -> RequestRecord:
 def _hash(evaluation: Evaluation, at: int) -> str:
     texts = [_request(evaluation, *place).text or "" for place in evaluation.scores[at].requests]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:DIGITS]
-
-
-class ScoreDifference(Stored):
-    """How the scores of the items that two results share differ: the second less the first.
-
-    Attributes:
-        items: How many they share.
-        interval: Of 95 %, over items.
-        same_answers: Share of them with the same answer.
-        fell: Whether the score fell by more than the margin; None where that cannot be told.
-    """
-
-    items: int
-    difference: float
-    interval: Interval
-    same_answers: float
-    fell: bool | None
-
-
-def score_difference(first: Quality | None, second: Quality | None, margin: float) -> ScoreDifference | None:
-    """Compare the scores of two results item by item; None where they share none.
-
-    Args:
-        margin: Fall of the score that does not matter, 0.02 for two points of a hundred.
-
-    Source: paired differences, with two pairs of opposite differences added in half, as Agresti and Min do for 2 × 2
-    tables (Statistics in Medicine 24 (2005) 729): where all items are equal, more items would not all be.
-    """
-    sides = [
-        {
-            (task.name, task.version, task.few_shot, number): (score, answer)
-            for task in (side.tasks if side else ())
-            for number, score, answer in zip(task.numbers, task.scores, task.answers, strict=True)
-        }
-        for side in (first, second)
-    ]
-    shared = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
-    if len(shared) < 2:
-        return None
-    each = np.array([after - before for (before, _), (after, _) in shared])
-    mean, count = float(each.mean()), len(each) + 2
-    half = t_factor(count - 1) * sqrt((float(each @ each) + 1) / count - (float(each.sum()) / count) ** 2) / sqrt(count)
-    interval = Interval(mean - half, mean + half)
-    fell = True if interval.high < -margin else False if interval.low > -margin else None
-    same = fmean(before == after for (_, before), (_, after) in shared)
-    return ScoreDifference(items=len(shared), difference=mean, interval=interval, same_answers=same, fell=fell)

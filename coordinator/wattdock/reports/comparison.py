@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis import Audit, ExperimentResult, conditions, score_difference, statistics
+from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.sessions import (
     MORE_RESTARTS,
@@ -24,7 +24,6 @@ from wattdock.reports.wording import quantity_text, unit_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from wattdock.analysis import ScoreDifference
     from wattdock.reports.sessions import SessionOf
     from wattdock.store import StoredResult
 
@@ -108,7 +107,7 @@ class Pair:
     b: str
     tests: dict[str, Test]
     results: Arms = field(repr=False)
-    quality: ScoreDifference | None = None
+    quality: statistics.ScoreDifference | None = None
 
     @property
     def rows(self) -> tuple[StoredResult, StoredResult]:
@@ -274,7 +273,7 @@ def compare(
     pairs = tuple(
         Pair(
             *(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both),
-            quality=score_difference(a.result.quality, b.result.quality, score_margin),
+            quality=scores.compared(b.result.quality, score_margin) if (scores := a.result.quality) else None,
         )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
