@@ -235,11 +235,12 @@ def _harness(what: str) -> Iterator[None]:
     for name in ("HF_DATASETS_OFFLINE", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
     try:
+        # First: `wattdock.__main__` lets nobody import pandas before.
+        import lm_eval  # noqa: F401, I001
         import datasets
         import huggingface_hub.constants as hub
-        import lm_eval  # noqa: F401
     except ImportError as error:
-        missing = f"{what} is no bundled task, and lm-evaluation-harness is not installed"
+        missing = f"{what} is no bundled task, and lm-evaluation-harness is not installed ({error})"
         raise ConfigError(missing, "pip install 'wattdock[quality]', or see the bundled tasks") from error
     before, hub.HF_HUB_OFFLINE = hub.HF_HUB_OFFLINE, True
     datasets.config.HF_HUB_OFFLINE = True
