@@ -14,8 +14,8 @@ from wattdock.console.main import main as run
 class WithoutPandas:
     """Among Python's finders of modules, says that there is no pandas.
 
-    Only lm-evaluation-harness uses it, where a run asks its tasks, but pyarrow imports it to make any array: a third of the CPU time of a short command, and 40 MB
-    between the passes of a measurement.
+    Only lm-evaluation-harness uses it, where a run asks its tasks, but pyarrow imports it to make any array: a third of
+    the CPU time of a short command, and 40 MB between the passes of a measurement.
     """
 
     @staticmethod
