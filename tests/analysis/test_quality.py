@@ -77,7 +77,7 @@ def asked(scores: Floats, answers: str = "a", version: str = "1") -> Quality:
 )
 def test_fall_of_a_score_is_told_item_by_item(items: int, lost: int, gained: int, fell: bool | None) -> None:
     """To a margin of two points."""
-    before = np.arange(items) % 2.0
+    before: Floats = np.arange(items, dtype=np.float64) % 2
     after = before.copy()
     after[1 : 2 * lost : 2], after[0 : 2 * gained : 2] = 0, 1
     found = asked(before).compared(asked(after, "b"), 0.02)

@@ -13,7 +13,7 @@ from refused import raises
 from seams.quality import questions
 
 from wattdock.errors import ConfigError
-from wattdock.quality import Answer, Prompt, Task, tasks_of, thought_tokens
+from wattdock.quality import Answer, Likelihood, Prompt, Task, tasks_of, thought_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +33,9 @@ class KnowingEngine:
         texts = [each.content if isinstance(each.content, str) else each.content[-1][1] for each in prompts]
         last = [text.rpartition("Question: ")[2].removesuffix("\nAnswer:") if stop else text for text in texts]
         return [Answer(self.says(QUESTIONS[text].solution), (0, at)) for at, text in enumerate(last)]
+
+    def likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
+        raise NotImplementedError
 
     def succeeds(self, program: str) -> bool:
         return subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, check=False).returncode == 0
@@ -74,6 +77,7 @@ def test_limit_draws_the_same_items_and_examples_are_never_asked() -> None:
     engine = KnowingEngine()
     tasks(limit=5, few_shot=2)[0].evaluate(engine)
     content = engine.asked[0].content
+    assert isinstance(content, tuple)
     assert [role for role, _ in content] == ["user", "assistant", "user", "assistant", "user"]
     tasks(chat=False, few_shot=2)[0].evaluate(engine)
     assert str(engine.asked[0].content).count("Question: ") == 3

@@ -65,7 +65,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The harness and what it needs, beside the packages of this environment."""
     folder = tmp_path_factory.mktemp("harness") / "packages"
     uv = Path(sys.executable).with_name("uv")
-    command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", folder, PACKAGE]
+    command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), PACKAGE]
     subprocess.run(command, check=True, cwd=folder.parent)
     return folder
 
@@ -92,7 +92,7 @@ def tasks(tmp_path: Path) -> Path:
 def asked(packages: Path, tasks: Path, name: str, **quality: Any) -> dict[str, Any]:
     """Ask a task; return what came of it."""
     path = os.pathsep.join(map(str, [packages, REPO / "coordinator", REPO / "proto"]))
-    settings = {"quality": {"tasks": [name], "folder": str(tasks)} | quality}
+    settings = {"quality": {"tasks": [name], "folder": str(tasks), **quality}}
     command = [sys.executable, "-c", ASKING, json.dumps(settings)]
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, cwd=tasks, capture_output=True, text=True, check=True)
