@@ -101,6 +101,7 @@ TRAINING = ("tests/spans/test_ddp.py", "tests/spans/test_mirrored.py")
 SLOW = (
     *("tests/containers/", "tests/contract/", "tests/e2e/", "tests/benchmarks/", "tests/fuzz/", "tests/slurm/"),
     *("tests/docs/test_commands.py", "tests/docs/test_site.py", "tests/reports/test_browser.py", *ENGINES),
+    "tests/quality/test_harness.py",
     *TRAINING,
 )
 # Transformers' own counts, the embedded model, and Chromium.
@@ -109,6 +110,7 @@ SLOW_FIXTURES = {"theirs", "wheel", "browser"}
 SYSTEM = (
     *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
     *("tests/docs/test_commands.py", "tests/live/test_page.py", "tests/reports/test_browser.py"),
+    "tests/quality/test_harness.py",
     *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
     *TRAINING,
 )

@@ -141,6 +141,7 @@ OPENED_ELSEWHERE = {
     "output.py: /dev/null": {"Path(os.devnull).open"},
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
     "inputs/prompts/source.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
+    "quality/bundled.py: wattdock's own": {"(files('wattdock.quality') / 'questions.jsonl').read_text"},
     "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},
     "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
@@ -290,10 +291,12 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     """A fresh environment has what pyproject names, and no more can be relied on."""
     names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}
     names |= {"huggingface_hub": "huggingface-hub", "vl_convert": "vl-convert-python"}
-    names |= {"prometheus_client": "prometheus-client"}
+    names |= {"prometheus_client": "prometheus-client", "lm_eval": "lm-eval"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in ("report", "serve", "zeus"))
+    extras = (
+        declared("pyproject.toml", "optional-dependencies", extra) for extra in ("report", "serve", "zeus", "quality")
+    )
     needed = declared("pyproject.toml", "dependencies").union(*extras)
     undeclared = {names.get(name, name) for name in third_party} - needed
     # pydantic brings its own core; pip and uv are run, not imported.

@@ -25,8 +25,26 @@ if TYPE_CHECKING:
 
     from wattdock.store import StoredResult
 
-OF_RESULTS = [kind for kind in CHARTS if kind != "timeline"]
+# A study that asked no questions has no frontier.
+OF_RESULTS = [kind for kind in CHARTS if kind not in ("timeline", "frontier")]
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
+
+
+def answered(score: float, cost_j: float, *, width: float = 0.01) -> dict[str, Any]:
+    """Return what came of questions: a score and joules per correct answer, with intervals that reach so far."""
+    overall = {
+        "name": "all",
+        "items": 120,
+        "score": score,
+        "score_error": width / 2,
+        "output_tokens": 1000,
+        "thought_tokens": 0,
+        "energy_j": 100.0,
+        "energy_per_item_j": cost_j * score,
+        "energy_per_correct_j": cost_j,
+        "interval": [cost_j * (1 - width), cost_j * (1 + width)],
+    }
+    return {"overall": overall, "tasks": [], "categories": [], "failures": []}
 
 
 def study(
@@ -42,6 +60,7 @@ def study(
                 "config.workload.batch_size": batch,
                 "environment.gpu_count": count,
                 "performance.output_tokens_per_s": 100.0 * batch + at,
+                "quality": answered(0.5 + at / 1000, 10.0 + batch),
             },
             restarts=[1.0 + batch / 10 + at / 1000],
         )
@@ -221,3 +240,17 @@ def test_a_wide_interval_stays_on_a_logarithmic_axis(kind: str) -> None:
     wide = [row("9", {"config.workload.batch_size": 8}, restarts=[1.0, 9.0, 1.0])]
     assert energy_axes(rows + wide) == {True}
     assert energy_axes(rows[1:] + wide) == {False}
+
+
+def test_frontier_joins_what_no_other_result_is_shown_to_beat() -> None:
+    """Cheapest, best, and one that differs from the best by less than both know; not what both beat."""
+    asked = {"cheap": (0.4, 5.0), "best": (0.8, 9.0), "as good": (0.795, 9.05), "beaten": (0.38, 12.0)}
+    rows = [row(name, {"quality": answered(*figures)}, restarts=[1.0]) for name, figures in asked.items()]
+    made = CHARTS["frontier"][1](points_of(rows)).to_dict()
+    first = next(iter(made["datasets"].values()))
+    assert {each["experiment"]: each["unbeaten"] for each in first} == {
+        "cheap": "yes",
+        "best": "yes",
+        "as good": "yes",
+        "beaten": "no",
+    }

@@ -39,6 +39,7 @@ from wattdock.analysis.performance import (
     undrained,
 )
 from wattdock.analysis.procedure import procedure
+from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     SPEED,
@@ -74,6 +75,7 @@ __all__ = [
     "TEMPERATURE_COEFFICIENT",
     "T_FACTORS",
     "WINDOWS",
+    "AnswerFigures",
     "Bins",
     "Budget",
     "Compute",
@@ -94,11 +96,13 @@ __all__ = [
     "NoWindowError",
     "NotIncluded",
     "Performance",
+    "Quality",
     "Quantiles",
     "Reason",
     "Restarts",
     "Roofline",
     "SpanJoules",
+    "TaskFigures",
     "TokenCosts",
     "Window",
     "WindowCheck",
@@ -115,6 +119,7 @@ __all__ = [
     "everything",
     "goodput",
     "gpu_results",
+    "half_width",
     "holm",
     "host_energy",
     "idle_baselines",

@@ -22,6 +22,7 @@ from wattdock.analysis.measured import Measured
 from wattdock.analysis.multi_gpu import MultiGPUMetrics, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
+from wattdock.analysis.quality import Quality, quality
 from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts, by_restart
 from wattdock.analysis.verdict import Audit
 from wattdock.analysis.work import Work, work
@@ -100,6 +101,7 @@ class ExperimentResult(Stored):
         budget: Of joules per output token, or per unit of a command's work; null without them.
         goodput: Null where the settings have no `slo`.
         gpus: Every GPU of the host by UUID, those used first.
+        quality: Null where the model was asked nothing.
     """
 
     SCHEMA_VERSION: ClassVar[Literal[3]] = 3
@@ -125,6 +127,7 @@ class ExperimentResult(Stored):
     multi_gpu: MultiGPUMetrics | None = None
     audit: Audit | None = None
     procedure: Procedure | None = None
+    quality: Quality | None = None
     spans: list[StoredSpan] = Field(default_factory=list)
 
     @property
@@ -240,6 +243,7 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         compute=None if config.command else compute(measured, environment, energy),
         budget=found,
         procedure=procedure(measured, energy.windows),
+        quality=quality(measured),
         multi_gpu=multi_gpu(energy, speed),
         gpus=gpu_results(measured),
         spans=spans,

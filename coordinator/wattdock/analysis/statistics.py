@@ -231,6 +231,36 @@ def _p_up_to(gap: float, error: float, freedom: float) -> float:
     return float(stdtr(freedom, gap / error)) if error else float(gap >= 0)
 
 
+class ScoreDifference(NamedTuple):
+    """How the scores of the items that two results share differ: the second less the first.
+
+    Attributes:
+        interval: Of 95 %, over items.
+        same_answers: Share of them with the same answer.
+        fell: Whether the score fell by more than the margin; None where that cannot be told.
+    """
+
+    items: int
+    difference: float
+    interval: Interval
+    same_answers: float
+    fell: bool | None
+
+    @classmethod
+    def of(cls, differences: Sequence[float], same_answers: float, margin: float) -> ScoreDifference:
+        """Return what differences of items show.
+
+        Source: paired differences, with two pairs of opposite differences added in half, as Agresti and Min do for
+        2 × 2 tables (Statistics in Medicine 24 (2005) 729): where all items are equal, more items would not all be.
+        """
+        mean, count = fmean(differences), len(differences) + 2
+        variance = (_sum(map(mul, differences, differences)) + 1) / count - (_sum(differences) / count) ** 2
+        half = t_factor(count - 1) * sqrt(variance / count)
+        interval = Interval(mean - half, mean + half)
+        fell = True if interval.high < -margin else False if interval.low > -margin else None
+        return cls(len(differences), mean, interval, same_answers, fell)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for their number, in the same order.
 

@@ -24,6 +24,7 @@ from pydantic import (
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.procedure import IdleSpec, RepeatsSpec, WarmUpSpec
+from wattdock.config.quality import QualitySpec
 from wattdock.config.sections import BackendSection, section_class
 from wattdock.config.sections.measure import Section as CommandSection
 from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
@@ -171,6 +172,7 @@ class ExperimentConfig(StrictSettings):
             and none stands for what was asked for.
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
+        quality: What the model is asked after the measured passes; None asks nothing.
     """
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
@@ -212,6 +214,7 @@ class ExperimentConfig(StrictSettings):
     package_lock: WrittenPath | None = None
     runner_python: WrittenPath | None = None
     power_limit_w: PositiveFloat | None = None
+    quality: QualitySpec | None = None
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)
 
@@ -301,6 +304,8 @@ class ExperimentConfig(StrictSettings):
     @model_serializer(mode="wrap")
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
+        # An experiment that asks nothing is the one that it was before there were questions.
+        fields = {name: value for name, value in fields.items() if name != "quality" or value is not None}
         return fields | {self.backend: self._section.model_dump(mode="json")}
 
     def _require_nothing_of_an_engine(self) -> None:
@@ -318,6 +323,7 @@ class ExperimentConfig(StrictSettings):
             "container.locked (--locked)": self.container.locked,
             "package_lock": self.package_lock is not None,
             "runner_python": self.runner_python is not None,
+            "quality": self.quality is not None,
         }
         if wrong := next((name for name, is_set in engines.items() if is_set), None):
             raise ValueError(f"{wrong} is for engines; a command runs once in each restart, as it is; leave it out")
@@ -371,7 +377,9 @@ class ExperimentConfig(StrictSettings):
     @cached_property
     def load_key(self) -> str:
         """A text that is equal for experiments that can share a loaded runner (a load group)."""
-        return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS), sort_keys=True)
+        # A cache that one experiment's questions have filled would answer the next one's for less.
+        alone = {"questions": self.experiment_id} if self.quality and self.section.caches_prefixes else {}
+        return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS) | alone, sort_keys=True)
 
     @cached_property
     def experiment_id(self) -> str:

@@ -66,6 +66,9 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=f"Baseline. {RESULTS_HELP}")],
     second: Annotated[str, typer.Argument(metavar="B", help="Results to compare with the baseline.")],
     max_regression: Allowed = None,
+    score_margin: Annotated[
+        str, typer.Option(metavar="FRACTION", help="Fall of a score that does not matter, such as 2%.")
+    ] = "2%",
     across_models: Annotated[
         bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
     ] = False,
@@ -81,7 +84,8 @@ def compare(
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
     with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
-        compared = compare_results(before, after, allowed=allowed)
+        margin = parse_fraction(score_margin, "--score-margin")
+        compared = compare_results(before, after, allowed=allowed, score_margin=margin)
     if not compared.pairs:
         alone = f"{len(compared.only_in_a)} and {len(compared.only_in_b)} results"
         remedy = "name one of each, as STUDY:EXPERIMENT"

@@ -159,7 +159,8 @@ class ExperimentState:
             # An interruption is no failure of the experiment: `--resume` goes on from here.
             self.interruption = failure
             recording.fail(None)
-        excerpt = timeline.excerpt([*recording.record.spans, *(measured.span for measured in recording.record.passes)])
+        passes = (run_pass.span for run_pass in recording.record.all_passes)
+        excerpt = timeline.excerpt([*recording.record.spans, *passes])
         record = recording.with_timeline(excerpt)
         chat_time = self.config.prompts.chat_time_utc or self.folder.begun
         try:

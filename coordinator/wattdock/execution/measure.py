@@ -8,6 +8,7 @@ Each step, and the file that does it:
   becomes an experiment's failure (`failures`).
 - `loaded`: make the runner's environment, meter the GPUs without a model, launch a runner, load the model, and meter
   the idle GPUs where `idle` asks for it.
+- `evaluation`: ask the model the questions of `quality`, after the passes of all experiments of the session.
 - `procedure`: warm up, and measure the passes; `analysis/windows` says when a pass with a lead-in is long enough, and
   which part of a pass counts.
 - `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends; choose

@@ -134,7 +134,7 @@ def _run_pass(
         settle_s=SETTLE_S if settles and runner.gpu_uuids else 0.0,
         ignore_eos=ignore_eos,
     )
-    generated = _generate(runner, recording, request)
+    generated = generate(runner, recording, request)
     recording.note_rendered(prompts, generated.rendered_sha256)
     submitted_ns = [sent.submitted_ns for sent in generated.requests]
     return dataclasses.replace(
@@ -147,7 +147,7 @@ def _run_pass(
     )
 
 
-def _generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -> PassRecord:
+def generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -> PassRecord:
     """Let the runner serve a pass; return its report with how busy the CPUs were meanwhile."""
     stage, timeouts, in_flight_s = recording.stage, recording.config.timeouts, 0.0
     beats: list[Heartbeat] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, LaunchError, MeterError, RunnerError, WattdockError
+from wattdock.execution.evaluation import evaluate
 from wattdock.execution.experiment import require_same_model
 from wattdock.execution.failures import energy_loss, failure_of, lost_energy, require_metered
 from wattdock.execution.loaded import metered_gpus, ready_runner
@@ -118,6 +119,10 @@ class Session:
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
             yield runner, self._current
             self._current, self._deadline_ns = None, math.inf
+        # What questions leave in an engine, such as graphs and caches, no measured pass meets.
+        for _, recording in self._served:
+            if not recording.record.failure:
+                evaluate(runner, recording)
         runner.client.unload()
 
     def save(self) -> None:

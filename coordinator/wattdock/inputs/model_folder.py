@@ -15,7 +15,7 @@ from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
 from wattdock.inputs.weights import beginning_of, check_weights, weight_files
-from wattdock.opening import open_data
+from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
 from wattdock_proto.context import LARGEST, text_config
@@ -94,6 +94,14 @@ class ModelFolder:
         """Number of token ids, from config.json; None where config.json leaves it out."""
         size = text_config(self.config).get("vocab_size")
         return size if isinstance(size, int) and 0 < size <= LARGEST else None
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of a token that was added to the vocabulary; None where tokenizer.json tells of none."""
+        try:
+            added = from_json(read_regular(self.path / "tokenizer.json", follow=True))["added_tokens"]
+            return next((token["id"] for token in added if token["content"] == text), None)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def read_again(self) -> ModelFolder:
         """Return it with the digests of its files as they are now.

@@ -18,6 +18,7 @@ from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
 from wattdock.planning.gpu_choice import choose_gpus
 from wattdock.planning.running_server import find_server
+from wattdock.quality import tasks_of
 from wattdock.text import json_text
 from wattdock_proto.asking import VARIABLES
 
@@ -325,6 +326,8 @@ def _for_workload(
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
             memory = fit.line if fit.verdict == "uncertain" else None
         sent = PromptSet.summary(config)
+        if tasks_of(config, confined=checked.launch.name != "process") and not ModelFolder.takes_text(config.model):
+            raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
     except WattdockError as error:
         return error
     return replace(

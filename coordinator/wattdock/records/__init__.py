@@ -8,11 +8,12 @@ Must not know: protobuf, studies, results, how records are analysed.
 from wattdock.records import disk, passes, snapshot
 from wattdock.records.passes import PassRecord
 from wattdock.records.request import RequestRecord
-from wattdock.records.restart import Failure, RestartRecord
+from wattdock.records.restart import Evaluation, Failure, RestartRecord
 from wattdock.records.snapshot import EnvironmentSnapshot, RunnerEnvironment
 
 __all__ = [
     "EnvironmentSnapshot",
+    "Evaluation",
     "Failure",
     "PassRecord",
     "RequestRecord",

@@ -41,9 +41,14 @@ MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts.
-LATER_KEYS = {"drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "repeated_ranks"}
+LATER_KEYS = {
+    *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "repeated_ranks", "evaluations"),
+}
 # The parts of a record that are tables only.
-IN_REQUESTS = {"passes": {"__all__": {"requests"}}}
+IN_REQUESTS: Any = {
+    "passes": {"__all__": {"requests"}},
+    "evaluations": {"__all__": {"passes": {"__all__": {"requests"}}}},
+}
 
 
 def write(record: RestartRecord, folder: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import ClockError
 from wattdock.metering import Span, Timeline
+from wattdock.quality import Score
 from wattdock.records.passes import MAX_COUNT, MAX_NS, PassRecord, require_within
 from wattdock.records.snapshot import ClockFacts, EnvironmentSnapshot
 from wattdock.values import Said, Stored
@@ -48,6 +49,24 @@ class Failure(Stored):
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What a loaded model made of one task of `quality:`, after the measured passes.
+
+    Attributes:
+        few_shot: Solved examples before each question.
+        passes: Those in which it answered, numbered from -1 downwards over the tasks of a restart.
+        failure: Why there are no scores; None where there are.
+    """
+
+    task: str
+    version: str = ""
+    few_shot: int = 0
+    passes: tuple[PassRecord, ...] = ()
+    scores: tuple[Score, ...] = ()
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
 class RestartRecord:
     """The passes that one runner served for one experiment, and the timeline around them.
 
@@ -61,6 +80,7 @@ class RestartRecord:
         rendered: SHA-256 of what the texts of each pass, warm-up included, were rendered and encoded to, by that of the
             texts.
         failure: Why the restart ended early.
+        evaluations: What was asked of the model afterwards.
     """
 
     # For reading and writing; holds for the dataclasses within, too.
@@ -78,6 +98,7 @@ class RestartRecord:
     failure: Failure | None = None
     runner_pids: frozenset[int] = frozenset()
     clock: str = ""
+    evaluations: tuple[Evaluation, ...] = ()
 
     @staticmethod
     def clock_facts(restarts: Sequence[RestartRecord]) -> ClockFacts:
@@ -101,8 +122,13 @@ class RestartRecord:
         require_within("the restart", (self.restart,), MAX_COUNT)
         for span in self.spans:
             require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
-        for run_pass in self.passes:
+        for run_pass in self.all_passes:
             run_pass.require_possible()
+
+    @property
+    def all_passes(self) -> tuple[PassRecord, ...]:
+        """The measured passes, and those in which the model was asked questions."""
+        return (*self.passes, *(run_pass for evaluation in self.evaluations for run_pass in evaluation.passes))
 
     @property
     def gpus(self) -> Mapping[str, GpuTimeline]:

@@ -35,7 +35,8 @@ BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns"
 def schemas() -> dict[str, pa.Schema]:
     """Return the columns of each table by its file's name.
 
-    timeline.parquet has one row per sample: restart; pass (null outside the measured passes); clock (identity of the
+    timeline.parquet has one row per sample: restart; pass (null outside the measured passes, negative where
+    questions of `quality:` are answered); clock (identity of the
     clock of `at_ns`); gpu_uuid (null for the runner's tokens and for the host's own counters, host_…_j, in joules since
     the meter began); series, whose name ends in its unit; at_ns; value; and the calls that bracket each change of the
     energy counter.
@@ -66,11 +67,11 @@ def tables_of(record: RestartRecord) -> dict[str, pa.Table]:
 
     requests = [
         {"restart": record.restart, "pass": run_pass.index, **vars(request)}
-        for run_pass in record.passes
+        for run_pass in record.all_passes
         for request in run_pass.requests
     ]
     steps, samples = [schemas()[STEPS].empty_table()], [schemas()[TIMELINE].empty_table()]
-    for run_pass in record.passes:
+    for run_pass in record.all_passes:
         known = {name: values for name, values in vars(run_pass.steps).items() if len(values)}
         rows = len(run_pass.steps.start_ns)
         steps.append(_table(STEPS, rows, {"restart": record.restart, "pass": run_pass.index, **known}))
@@ -100,7 +101,7 @@ def _table(name: str, rows: int, columns: Mapping[str, object]) -> pa.Table:
 
 def _samples(record: RestartRecord) -> Iterator[dict[str, Any]]:
     """Yield the columns of each series."""
-    for run_pass in record.passes:
+    for run_pass in record.all_passes:
         tokens = run_pass.tokens
         yield {"pass": run_pass.index, "series": TOKENS, "at_ns": tokens.at_ns, "value": tokens.output_tokens}
     for uuid, gpu in record.gpus.items():
@@ -135,7 +136,8 @@ def fill_in(plain: Plain, tables: Mapping[str, pa.Table]) -> None:
         del row["restart"]
         requests.setdefault(row.pop("pass"), []).append(row)
     steps, samples = _Rows(STEPS, tables[STEPS]), _Rows(TIMELINE, tables[TIMELINE])
-    for run_pass in plain["passes"]:
+    asked = (run_pass for evaluation in plain.get("evaluations", ()) for run_pass in evaluation["passes"])
+    for run_pass in (*plain["passes"], *asked):
         run_pass["requests"] = requests.get(run_pass["index"], [])
         run_pass["steps"] = steps.take(run_pass["steps"], "pass", run_pass["index"])
         run_pass["tokens"] = samples.take(run_pass["tokens"], "series", TOKENS)

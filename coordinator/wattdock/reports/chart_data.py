@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import ExperimentResult
+from wattdock.analysis import ExperimentResult, statistics
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
@@ -21,12 +21,11 @@ from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis import statistics
     from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, RestartRecord
     from wattdock.store import StoredResult
@@ -70,6 +69,22 @@ class Point:
     def result(self) -> ExperimentResult:
         """The stored result."""
         return self.stored.result
+
+    @property
+    def score(self) -> statistics.Figure | None:
+        """Score of the answers to `quality:`, with its interval; None where nothing was asked."""
+        if (score := self.row.score) is None:
+            return None
+        half = statistics.t_factor(inf) * (self.row.score_error or 0.0)
+        return statistics.Figure(score, statistics.Interval(score - half, score + half) if half else None)
+
+    @property
+    def j_per_correct(self) -> statistics.Figure | None:
+        """Joules per correct answer; None without joules, or without a right answer."""
+        found = self.result.quality and self.result.quality.overall
+        if not found or found.energy_per_correct_j is None:
+            return None
+        return statistics.Figure(found.energy_per_correct_j, found.interval)
 
     @property
     def gpus_text(self) -> str:
@@ -142,6 +157,26 @@ def pareto_front(measured: Sequence[Point]) -> list[Point]:
             least[point.row.model] = cost
             best.append(point)
     return best[::-1]
+
+
+def efficient(measured: Sequence[Point], cost: Callable[[Point], statistics.Figure | None]) -> set[str]:
+    """Return the labels of points that no other is shown to beat: neither at less cost nor by a higher score.
+
+    Another beats a point that it equals or surpasses in both, where in one of them their intervals part.
+    """
+
+    def beats(other: Point, point: Point) -> bool:
+        scores, costs = (other.score, point.score), (cost(other), cost(point))
+        if not (scores[0] and scores[1] and costs[0] and costs[1]):
+            return False
+        at_least = scores[0].value >= scores[1].value and costs[0].value <= costs[1].value
+        return at_least and (_parted(scores[1], scores[0]) or _parted(costs[0], costs[1]))
+
+    return {point.label for point in measured if not any(beats(other, point) for other in measured)}
+
+
+def _parted(low: statistics.Figure, high: statistics.Figure) -> bool:
+    return bool(low.interval and high.interval and low.interval.high < high.interval.low)
 
 
 def why_no_joules(points: Sequence[Point]) -> str:

@@ -13,7 +13,7 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
-from wattdock.reports.chart_data import PHASES, pareto_front, points_of, timelines, why_no_joules
+from wattdock.reports.chart_data import PHASES, efficient, pareto_front, points_of, timelines, why_no_joules
 from wattdock.reports.encodings import (
     DASHES,
     HOST,
@@ -36,6 +36,7 @@ from wattdock.reports.encodings import (
 )
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
 from wattdock.reports.wording import boundaries, quantity_text, unit_of
+from wattdock.store import COLUMNS
 from wattdock.text import listed
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ PHASE_COLOURS = dict(
         strict=True,
     )
 )
+SCORE = COLUMNS["score"].heading
 # Column that says whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
@@ -109,17 +111,58 @@ def pareto(points: Sequence[Point]) -> Chart:
         for point in drawn_points
     ]
     log = spans_decades(rows, unit)
-    x, y = quantity(alt.X, speed, rows, log=log), quantity(alt.Y, unit, rows, log=log)
-    base = chart_of(rows).encode(x=x, y=y)
     dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
-    front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
-    bars = [*interval_bars(base, "y", unit), *interval_bars(base, "x", speed)]
-    dots = _dots(base, drawn_points).properties(name="dots")
-    layers = [front.encode(strokeDash=dash), *bars, dots, *disturbed_signs(base)]
-    return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)), params=[zoom(["x", "y"], ["dots"])]).properties(
+    drawn = _against(speed, unit, rows, drawn_points, log_x=log, dash=dash)
+    return drawn.properties(
+        params=[zoom(["x", "y"], ["dots"])],
         description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
-        "other result of its model beats in both. Hollow: may not be published."
+        "other result of its model beats in both. Hollow: may not be published.",
     )
+
+
+def frontier(points: Sequence[Point]) -> Chart:
+    """Return joules per correct answer and per output token against the score, with what nothing is shown to beat."""
+    drawn_points = [point for point in points if point.score and point.j_per_correct and point.j_per_token]
+    _require(drawn_points, f"no result has both scores (quality:) and joules ({why_no_joules(points)})")
+    unit, panels = _j_per_unit(points), list[Chart]()
+    costs: dict[str, Callable[[Point], statistics.Figure | None]] = {
+        COLUMNS["energy_per_correct_j"].heading: lambda point: point.j_per_correct,
+        unit: lambda point: point.j_per_token,
+    }
+    for name, cost in costs.items():
+        unbeaten = efficient(drawn_points, cost)
+        rows = [
+            _identity(point)
+            | with_ends(SCORE, point.score)
+            | with_ends(name, cost(point))
+            | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
+            for point in drawn_points
+        ]
+        panels.append(_against(SCORE, name, rows, drawn_points, dash=alt.value([1, 0]), name=f"dots{len(panels)}"))
+    return alt.vconcat(*panels).properties(
+        description="Lower right is better. A line joins the results that no other is shown to beat: one that is as "
+        "good in both, and whose interval parts from theirs in one. Hollow: may not be published."
+    )
+
+
+def _against(
+    x_name: str,
+    y_name: str,
+    rows: Rows,
+    drawn_points: Sequence[Point],
+    *,
+    dash: Any,
+    log_x: bool = False,
+    name: str = "dots",
+) -> Chart:
+    """Return one figure against another, each with its interval, and a line through what is unbeaten."""
+    x = quantity(alt.X, x_name, rows, log=log_x)
+    base = chart_of(rows).encode(x=x, y=quantity(alt.Y, y_name, rows, log=spans_decades(rows, y_name)))
+    front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
+    bars = [*interval_bars(base, "y", y_name), *interval_bars(base, "x", x_name)]
+    dots = _dots(base, drawn_points).properties(name=name)
+    layers = [front.encode(strokeDash=dash), *bars, dots, *disturbed_signs(base)]
+    return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)))
 
 
 def phases(points: Sequence[Point]) -> Chart:
@@ -199,6 +242,7 @@ class Kind(NamedTuple):
 CHARTS: Mapping[str, Kind] = {
     "intervals": Kind("Figures with intervals", intervals),
     "pareto": Kind("Energy against throughput", pareto),
+    "frontier": Kind("Energy against quality", frontier),
     "phases": Kind("Energy by phase", phases),
     "scaling": Kind("Scaling over GPUs", scaling),
     "batch": Kind("Scaling over the batch size", batch),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Arms = tuple[list["StoredResult"], list["StoredResult"]]
 # Largest p of a difference that is shown, and one side of a 95 % interval.
 SIGNIFICANCE, ONE_SIDED = 0.05, (1 - statistics.CONFIDENCE) / 2
+# Largest fall of a score that does not matter, unless another is given.
+SCORE_MARGIN = 0.02
 # Column of the table of results → +1 where more is worse.
 QUANTITIES = {statistics.ENERGY: 1, statistics.SPEED: -1}
 PRIMARY = statistics.ENERGY
@@ -97,6 +99,7 @@ class Pair:
     Attributes:
         a, b: Folders of the results, the latest of each side.
         results: Of each side a result for each session, the latest first.
+        quality: How the scores of the latest differ; None where they were not asked the same.
     """
 
     label: str
@@ -104,6 +107,7 @@ class Pair:
     b: str
     tests: dict[str, Test]
     results: Arms = field(repr=False)
+    quality: statistics.ScoreDifference | None = None
 
     @property
     def rows(self) -> tuple[StoredResult, StoredResult]:
@@ -160,6 +164,7 @@ class Comparison:
         over_boards: What can be said of boards of the model, where a pair's sides ran on different ones.
         disturbed: A line for each side of a pair whose CPUs or GPUs others used.
         margin: Largest difference that does not matter, 0.05 for a ratio from 1 ÷ 1.05 to 1.05; None without one.
+        score_margin: Largest fall of a score that does not matter.
     """
 
     pairs: tuple[Pair, ...]
@@ -172,6 +177,7 @@ class Comparison:
     over_boards: tuple[str, ...] = ()
     disturbed: tuple[str, ...] = ()
     method: str = METHOD
+    score_margin: float = SCORE_MARGIN
 
     @property
     def across_models(self) -> str:
@@ -200,6 +206,24 @@ class Comparison:
         return unit_of(row.result for pair in self.pairs for row in pair.rows)
 
     @property
+    def quality_lines(self) -> list[str]:
+        """What can be said of the score of each pair whose sides were asked the same."""
+        lines = []
+        for pair in self.pairs:
+            if (found := pair.quality) is None:
+                continue
+            words = {
+                True: "fell by more than",
+                False: "did not fall by more than",
+                None: "cannot be told to a margin of",
+            }
+            lines.append(
+                f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
+                f"{words[found.fell]} {self.score_margin:.3g}; {found.same_answers:.0%} of answers are the same"
+            )
+        return lines
+
+    @property
     def equivalence_lines(self) -> list[str]:
         """Whether each pair is equivalent within the margin, in words; none without a margin."""
         if not self.margin:
@@ -223,6 +247,7 @@ def compare(
     *,
     allowed: float | None = None,
     margin: float | None = None,
+    score_margin: float = SCORE_MARGIN,
 ) -> Comparison:
     """Return how two sets of results differ, pair by pair.
 
@@ -233,6 +258,7 @@ def compare(
     Args:
         allowed: Regression to judge, 0.03 for 3 %.
         margin: Difference within which both are equivalent, 0.05 for 5 %.
+        score_margin: Largest fall of a score that does not matter, 0.02 for two points of a hundred.
     """
     session_of = sessions_among([*first, *second])
     arms = [arms_of(side, session_of) for side in (first, second)]
@@ -245,7 +271,10 @@ def compare(
     names = [a if a == b else place or f"{a} / {b}" for (_, _, place), a, b in zip(matches, in_a, in_b, strict=True)]
     tests = [_adjusted([_test(both, quantity, margin, session_of) for both in results]) for quantity in QUANTITIES]
     pairs = tuple(
-        Pair(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both)
+        Pair(
+            *(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both),
+            quality=scores.compared(b.result.quality, score_margin) if (scores := a.result.quality) else None,
+        )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
     compared = Comparison(
@@ -263,6 +292,7 @@ def compare(
             if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
         ),
         margin=margin,
+        score_margin=score_margin,
     )
     return compared if allowed is None else replace(compared, regression=_judge(compared, allowed))
 

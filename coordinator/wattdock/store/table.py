@@ -70,6 +70,7 @@ class Row:
         energy_per_unit_j, units_per_s, unit, work: Of a command: joules and speed by its unit of work, and how many of
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
+        score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
         fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
@@ -184,6 +185,14 @@ class Row:
         float | None, Column("energy.mean_power_w", "mean W", ",.0f", in_study=8, on_page=4, live=True)
     ]
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f", on_page=5)]
+    score: Annotated[float | None, Column("quality.overall.score", "score", ".3f", in_study=9, on_page=21)] = None
+    score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f", in_study=10)] = None
+    energy_per_correct_j: Annotated[
+        float | None,
+        Column("quality.overall.energy_per_correct_j", "J/correct answer", ".4g", in_study=11, on_page=22),
+    ] = None
+    energy_per_correct_low_j: Annotated[float | None, Column("quality.overall.low_j", "J/correct from", ".4g")] = None
+    energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.high_j", "to", ".4g")] = None
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit", on_page=9)]
     roofline_time_ratio: Annotated[
         float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g", on_page=10)

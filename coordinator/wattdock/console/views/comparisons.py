@@ -53,6 +53,7 @@ def comparison_view(compared: Comparison) -> View:
     if compared.older_left_out:
         yield f"{pluralize(compared.older_left_out, 'older result')} of the same experiments left out"
     yield from compared.equivalence_lines
+    yield from compared.quality_lines
     if compared.regression:
         yield f"allowed regression of {compared.regression.allowed:.3g}: {compared.regression.verdict}"
         yield from (f"  {line}" for line in compared.regression.lines)

@@ -151,6 +151,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
     if not result.config.command:
         yield from _speed_rows(result)
     yield from _energy_rows(result)
+    yield from _quality_rows(result)
     yield from _derived_rows(result)
 
 
@@ -251,6 +252,26 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     for outside in budget.not_included:
         size = "unknown" if outside.standard_uncertainty is None else f"{outside.standard_uncertainty:.1%}"
         yield f"  not in it: {outside.name}", f"{size} ({outside.found})"
+
+
+def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    """Yield scores, and what answers cost: of all questions, of tasks and of their categories."""
+    if (found := result.quality) is None:
+        return
+    whole = [found.overall] if found.overall and len(found.tasks) > 1 else []
+    for part in (*whole, *found.tasks, *found.categories):
+        error = f" ± {part.score_error:.3f}" if part.score_error is not None else ""
+        known = f" {part.interval:.4g}" if part.interval else f" ({part.reason})" if part.reason else ""
+        thoughts = f", {part.thought_tokens:,} of them thoughts" if part.thought_tokens else ""
+        unmeasured = "joules not measured" if part.energy_j is None else ""
+        cost = (
+            unmeasured
+            or f"{number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
+        )
+        yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
+        if part in found.tasks:
+            yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
+    yield from (("quality", f"no score: {failure}") for failure in found.failures)
 
 
 def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:

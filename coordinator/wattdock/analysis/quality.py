@@ -1,0 +1,312 @@
+"""How well a model answered, and what its right answers cost: scores, J per item and J per correct answer. Pure.
+
+An item's joules are its share of its pass's, by output tokens. Both items and restarts are samples: the interval is of
+other items of the kind and of other restarts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import isnan, sqrt
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattdock.analysis.joules import NORMAL95
+from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor
+from wattdock.values import Stored, known_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from wattdock.analysis.joules import Joules
+    from wattdock.analysis.measured import Measured
+    from wattdock.records import Evaluation, RequestRecord, RestartRecord
+
+    Floats = NDArray[np.float64]
+
+# Hexadecimal digits that tell answers apart.
+DIGITS = 8
+
+
+class AnswerFigures(Stored):
+    """Figures of the answers to some items, over all restarts.
+
+    Attributes:
+        name: "all", a task, or a task's category.
+        items: How many different ones.
+        score: Mean, from 0 to 1.
+        score_error: Standard error of the score, over items and restarts.
+        thought_tokens: Output tokens up to the end of the thoughts; null where that cannot be told.
+        energy_j: Of the passes in which they were answered; null with the reason.
+        energy_per_correct_j: The same ÷ the sum of the scores.
+        interval: 95 % interval of joules per correct answer.
+    """
+
+    name: str
+    items: int
+    score: float
+    score_error: float | None
+    output_tokens: int
+    thought_tokens: int | None
+    energy_j: float | None = None
+    energy_per_item_j: float | None = None
+    energy_per_correct_j: float | None = None
+    interval: Interval | None = None
+    reason: str | None = None
+
+    @property
+    def low_j(self) -> float | None:
+        """Lower end of the interval."""
+        return self.interval and self.interval.low
+
+    @property
+    def high_j(self) -> float | None:
+        """Upper end of the interval."""
+        return self.interval and self.interval.high
+
+
+class TaskFigures(AnswerFigures):
+    """Figures of one task, and each item's score, to be compared item by item.
+
+    Attributes:
+        version: Changes with the items, and with what counts as right.
+        few_shot: Solved examples before each question.
+        rendered_sha256: Of its prompts, as tokenizer and chat template made ids of them; null where the engine does so.
+        numbers: Of the items, in order.
+        scores: Of each item, the mean over restarts.
+        answers: Of each item, a hash of the first restart's answers.
+        same_answers: Share of items whose answers are the same in all restarts; null with one restart.
+    """
+
+    version: str
+    few_shot: int
+    rendered_sha256: str | None
+    numbers: list[int]
+    scores: list[float]
+    answers: list[str]
+    same_answers: float | None
+
+
+class Quality(Stored):
+    """What came of `quality:`.
+
+    Attributes:
+        overall: All tasks together; null where none has a score.
+        categories: Parts of tasks.
+        failures: Why a task has no score, or not of every restart.
+    """
+
+    overall: AnswerFigures | None
+    tasks: list[TaskFigures]
+    categories: list[AnswerFigures]
+    failures: list[str]
+
+    def compared(self, other: Quality | None, margin: float) -> ScoreDifference | None:
+        """Return how the other's scores differ from these, item by item; None where both share no two items.
+
+        Args:
+            margin: Fall of the score that does not matter, 0.02 for two points of a hundred.
+        """
+        sides = [
+            {
+                (task.name, task.version, task.few_shot, number): (score, answer)
+                for task in (side.tasks if side else ())
+                for number, score, answer in zip(task.numbers, task.scores, task.answers, strict=True)
+            }
+            for side in (self, other)
+        ]
+        shared = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+        if len(shared) < 2:
+            return None
+        same = fmean(before == after for (_, before), (_, after) in shared)
+        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin)
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Items in all restarts.
+
+    Attributes:
+        table: Each item's score, joules, output tokens and tokens of thought, NaN where unknown; shape (restarts,
+            items, 4).
+        timing: Relative standard uncertainty of the meter's joules.
+    """
+
+    categories: tuple[str, ...]
+    table: Floats
+    timing: float = 0.0
+    reason: str | None = None
+
+    @property
+    def scores(self) -> Floats:
+        """Scores of shape (restarts, items)."""
+        return self.table[:, :, 0]
+
+    def where(self, category: str) -> _Items:
+        """Return the items of one category."""
+        chosen = [at for at, name in enumerate(self.categories) if name == category]
+        return replace(self, table=self.table[:, chosen])
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """Return the fields of `AnswerFigures`."""
+        restarts, items, _ = self.table.shape
+        correct, total_j, tokens, thoughts = self.table.sum(axis=(0, 1)).tolist()
+        score, known, interval = correct / self.scores.size, not isnan(total_j), None
+        reason = self.reason if not known else None if correct else "no answer is right"
+        if not reason and restarts < LEAST_RESTARTS:
+            reason = f"an interval needs {LEAST_RESTARTS} restarts; set repeats.restarts"
+        elif not reason:
+            half = half_width(self.scores, self.table[:, :, 1], self.timing)
+            interval = Interval.around(total_j / correct, half)
+        return {
+            "name": name,
+            "items": items,
+            "score": score,
+            "score_error": sqrt(_two_way((self.scores - score) / self.scores.size)[0]) if items > 1 else None,
+            "output_tokens": int(tokens),
+            "thought_tokens": None if isnan(thoughts) else int(thoughts),
+            "energy_j": total_j if known else None,
+            "energy_per_item_j": total_j / self.scores.size if known else None,
+            "energy_per_correct_j": total_j / correct if known and correct else None,
+            "interval": interval,
+            "reason": reason,
+        }
+
+
+def half_width(scores: Floats, energy_j: Floats, timing: float) -> float:
+    """Return how far the logarithm of joules per correct answer may be off, at 95 %.
+
+    Args:
+        scores, energy_j: Of each item in each restart; shape (restarts, items).
+        timing: Relative standard uncertainty of the joules that all items share.
+
+    Source: ratio of two means, by the delta method; clusters in two ways, Cameron, Gelbach and Miller, Journal of
+    Business & Economic Statistics 29 (2011) 238. An item that is right and one that is wrong are added, as Agresti and
+    Coull do (The American Statistician 52 (1998) 119): where all are right, more items would not all be.
+    """
+    added = np.tile([1.0, 0.0], (len(scores), 1))
+    more_j = np.repeat(energy_j.mean(axis=1, keepdims=True), 2, axis=1)
+    scores, energy_j = np.hstack([scores, added]), np.hstack([energy_j, more_j])
+    variance, freedom = _two_way(energy_j / energy_j.sum() - scores / scores.sum())
+    total = variance + timing**2
+    return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else NORMAL95 * timing
+
+
+def _two_way(parts: Floats) -> tuple[float, float]:
+    """Return the variance of the sum of an estimate's parts, and its degrees of freedom.
+
+    Args:
+        parts: What each item in each restart adds to the estimate's error; shape (restarts, items). The sum is 0.
+    """
+    restarts, items = parts.shape
+    of_items = items / max(items - 1, 1) * float((parts.sum(axis=0) ** 2).sum())
+    if restarts == 1:
+        return of_items, items - 1
+    of_restarts = restarts / (restarts - 1) * float((parts.sum(axis=1) ** 2).sum())
+    # What neither explains is in both.
+    rest = parts - parts.mean(axis=0) - parts.mean(axis=1, keepdims=True)
+    both = restarts * items / ((restarts - 1) * max(items - 1, 1)) * float((rest**2).sum())
+    variance = max(of_items + of_restarts - both, of_items, of_restarts)
+    doubt = of_items**2 / max(items - 1, 1) + of_restarts**2 / (restarts - 1)
+    return variance, variance**2 / doubt if doubt else float(items - 1)
+
+
+def quality(measured: Measured) -> Quality | None:
+    """Return what came of the questions of an experiment; None where none were asked."""
+    if measured.config.quality is None:
+        return None
+    asked: dict[str, list[tuple[RestartRecord, Evaluation]]] = {}
+    failures = []
+    for restart in measured.restarts:
+        for evaluation in restart.evaluations:
+            if evaluation.failure:
+                failures.append(f"{evaluation.task or 'quality'}, restart {restart.restart + 1}: {evaluation.failure}")
+            elif evaluation.scores:
+                asked.setdefault(evaluation.task, []).append((restart, evaluation))
+    restarts = {restart.restart for restart in measured.restarts if restart.passes}
+    tasks, categories, every = list[TaskFigures](), list[AnswerFigures](), list[_Items]()
+    for task in dict.fromkeys(measured.config.quality.tasks):
+        found = asked.get(task, [])
+        missing = restarts - {restart.restart for restart, _ in found}
+        if missing and not any(failure.startswith(f"{task},") for failure in failures):
+            numbers = ", ".join(str(number + 1) for number in sorted(missing))
+            failures.append(f"{task}: not asked in restart {numbers}, whose runner ended before")
+        if found:
+            items = _items(measured, found)
+            tasks.append(_task(items, found))
+            of_task = dict.fromkeys(items.categories)
+            categories += [
+                AnswerFigures(**items.where(name).figures(f"{task}: {name}")) for name in of_task if len(of_task) > 1
+            ]
+            every.append(items)
+    return Quality(overall=_overall(every), tasks=tasks, categories=categories, failures=failures)
+
+
+def _overall(every: Sequence[_Items]) -> AnswerFigures | None:
+    """Return the figures of all tasks that were asked equally often."""
+    if not every or len({len(items.scores) for items in every}) > 1:
+        return None
+    names = tuple(chain.from_iterable(items.categories for items in every))
+    reason = next(filter(None, (items.reason for items in every)), None)
+    table = np.concatenate([items.table for items in every], axis=1)
+    return AnswerFigures(**_Items(names, table, max(items.timing for items in every), reason).figures("all"))
+
+
+def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> TaskFigures:
+    evaluations = [evaluation for _, evaluation in found]
+    hashes = [[_hash(evaluation, at) for at in range(len(evaluation.scores))] for evaluation in evaluations]
+    first, equal = evaluations[0], [len(set(each)) == 1 for each in zip(*hashes, strict=True)]
+    return TaskFigures(
+        **items.figures(first.task),
+        version=first.version,
+        few_shot=first.few_shot,
+        rendered_sha256=next((run_pass.rendered_sha256 for run_pass in first.passes), None),
+        numbers=[score.item for score in first.scores],
+        scores=items.scores.mean(axis=0).tolist(),
+        answers=hashes[0],
+        same_answers=fmean(equal) if len(found) > 1 else None,
+    )
+
+
+def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]) -> _Items:
+    """Return the items of one task with their joules."""
+    rows, joules = list[list[tuple[float, ...]]](), list["Joules"]()
+    for restart, evaluation in found:
+        of_passes = [measured.energy_of(restart, run_pass.span) for run_pass in evaluation.passes]
+        joules += of_passes
+        # Joules per output token of each pass.
+        rates = [
+            np.nan if part.total_j is None else part.total_j / max(run_pass.output_tokens, 1)
+            for part, run_pass in zip(of_passes, evaluation.passes, strict=True)
+        ]
+        first = -min(-1 - run_pass.index for run_pass in evaluation.passes)
+        row = list[tuple[float, ...]]()
+        for score in evaluation.scores:
+            requests = [(rates[number + first], _request(evaluation, number, at)) for number, at in score.requests]
+            tokens = [request.output_tokens or 0 for _, request in requests]
+            energy_j = sum(rate * many for (rate, _), many in zip(requests, tokens, strict=True))
+            thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
+            row.append((score.score, energy_j, sum(tokens), thoughts))
+        rows.append(row)
+    total_j, timing_j = known_sum(part.total_j for part in joules), known_sum(part.timing_j for part in joules)
+    return _Items(
+        tuple(score.category for score in found[0][1].scores),
+        np.array(rows, dtype=np.float64),
+        timing=timing_j / total_j if timing_j and total_j else 0.0,
+        reason=next((part.reason for part in joules if part.reason), None),
+    )
+
+
+def _request(evaluation: Evaluation, number: int, at: int) -> RequestRecord:
+    return next(run_pass for run_pass in evaluation.passes if run_pass.index == -1 - number).requests[at]
+
+
+def _hash(evaluation: Evaluation, at: int) -> str:
+    texts = [_request(evaluation, *place).text or "" for place in evaluation.scores[at].requests]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:DIGITS]

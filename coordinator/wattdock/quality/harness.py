@@ -1,0 +1,261 @@
+"""Tasks of lm-evaluation-harness, whose prompts, filters and metrics are its own; the engine's answers are ours.
+
+Nothing is fetched: data come from a folder or from what the Hugging Face cache holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import ConfigError, WattdockError
+from wattdock.quality.task import Prompt, Score, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from wattdock.config import ExperimentConfig
+    from wattdock.quality.task import Engine
+
+# Items of a task in a group are numbered from a multiple of this.
+MOST_ITEMS = 1_000_000
+# Keys of a document that name its part of the task.
+CATEGORIES = ("category", "subject", "subtask")
+# Kinds of tasks: those that generate, and those that need probabilities of given answers, which these backends tell.
+GENERATES, NEEDS_LIKELIHOODS, TELL_LIKELIHOODS = (
+    "generate_until",
+    ("loglikelihood", "multiple_choice"),
+    ("pytorch", "vllm"),
+)
+
+
+@dataclass(frozen=True)
+class HarnessTask(Task):
+    """A task, or a group of tasks, that the harness has loaded.
+
+    Attributes:
+        loaded: What its `TaskManager.load` returned.
+        samples: Which documents are asked, by task.
+    """
+
+    loaded: Mapping[str, Any]
+    samples: Mapping[str, list[int]]
+    chat: bool
+    max_output_tokens: int
+
+    @classmethod
+    def of(cls, name: str, config: ExperimentConfig, drawn: Any) -> HarnessTask:
+        """Load a task and its data.
+
+        Args:
+            drawn: Returns which of so many items are asked, see `bundled.drawn`.
+
+        Raises:
+            ConfigError: The harness is not installed, has no such task, or cannot load it or its data; or the task
+                asks for what no engine here gives.
+        """
+        spec = config.quality
+        assert spec
+        with _harness(f"quality.tasks: {name}"):
+            loaded = _loaded(name, spec.folder)
+            for leaf, task in loaded["tasks"].items():
+                if task.get_config("unsafe_code") or getattr(task, "UNSAFE_CODE", False):
+                    raise ConfigError(f"quality.tasks: {leaf} runs code outside of a sandbox", "take the task code")
+                if task.OUTPUT_TYPE != GENERATES:
+                    _require_likelihoods(task.OUTPUT_TYPE, config)
+                if task.get_config("num_fewshot") is None or spec.few_shot is not None:
+                    task.set_config(key="num_fewshot", value=spec.few_shot or 0)
+                task.set_fewshot_seed(seed=spec.seed)
+            counts = {leaf: len(task.eval_docs) for leaf, task in loaded["tasks"].items()}
+        leaves = loaded["tasks"].values()
+        return cls(
+            name=name,
+            version=", ".join(sorted({str(task.VERSION) for task in leaves})),
+            few_shot=max(task.get_config("num_fewshot") for task in leaves),
+            runs_code=False,
+            loaded=loaded,
+            samples={leaf: drawn(count, spec.limit, spec.seed) for leaf, count in counts.items()},
+            chat=spec.chat,
+            max_output_tokens=spec.max_output_tokens,
+        )
+
+    def evaluate(self, engine: Engine) -> list[Score]:
+        """Ask the engine every item, and score its answers by the first metric of the task's first filter."""
+        with _harness(f"quality.tasks: {self.name}"):
+            import lm_eval
+
+            asked, answering = dict[tuple[str, int], list[tuple[int, int]]](), _model(self, engine)
+            found = lm_eval.evaluate(
+                lm=answering,
+                task_dict=self.loaded,
+                samples=dict(self.samples),
+                apply_chat_template=self.chat,
+                fewshot_as_multiturn=self.chat,
+                bootstrap_iters=0,
+            )
+            for leaf, task in self.loaded["tasks"].items():
+                for instance in task.instances:
+                    place = (leaf, self.samples[leaf][instance.doc_id])
+                    asked.setdefault(place, []).extend(answering.requests[id(instance)])
+            samples = [(leaf, each) for leaf, of_leaf in found["samples"].items() for each in of_leaf]
+            first = {leaf: of_leaf[0]["filter"] for leaf, of_leaf in found["samples"].items()}
+            kept = [(leaf, each) for leaf, each in samples if each["filter"] == first[leaf]]
+            return [
+                Score(
+                    list(first).index(leaf) * MOST_ITEMS + each["doc_id"],
+                    self._category(leaf, each["doc"]),
+                    _value(each),
+                    tuple(asked[leaf, each["doc_id"]]),
+                )
+                for leaf, each in kept
+            ]
+
+    def _category(self, leaf: str, document: Mapping[str, Any]) -> str:
+        of_document = (str(document[key]) for key in CATEGORIES if document.get(key))
+        return leaf if len(self.samples) > 1 else next(of_document, leaf)
+
+
+def _value(sample: Mapping[str, Any]) -> float:
+    name = sample["metrics"][0]
+    value = sample[name]
+    if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"its metric {name} gives no item a value from 0 to 1", "take another task")
+    return float(value)
+
+
+def _model(task: HarnessTask, engine: Engine) -> Any:
+    """Return the harness's view of an engine.
+
+    Source: lm_eval 0.4.13, `api.model.LM`; that a chat template may leave messages for later is `JsonChatStr` of its
+    `models.api_models`.
+    """
+    from lm_eval.api.model import LM
+
+    class Answering(LM):  # type: ignore[misc, unused-ignore]
+        """Answers what the harness asks; `requests` holds where each instance's answers are."""
+
+        requests: dict[int, list[tuple[int, int]]] = {}  # noqa: RUF012
+
+        def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+            if not add_generation_prompt:
+                raise ConfigError(
+                    "it begins the model's answer, which chat templates cannot", "set quality.chat: false"
+                )
+            return json.dumps(chat_history)
+
+        @property
+        def tokenizer_name(self) -> str:
+            return "the runner's"
+
+        def generate_until(self, requests: list[Any]) -> list[str]:
+            groups, self.requests, said = defaultdict[tuple[str, ...], list[int]](list), defaultdict(list), {}
+            for at, request in enumerate(requests):
+                groups[_stops(request.args[1])].append(at)
+            for stops, places in groups.items():
+                prompts = [_prompt(task, *requests[at].args) for at in places]
+                for at, answer in zip(places, engine.generate(prompts, stops), strict=True):
+                    said[at] = answer.said
+                    self.requests[id(requests[at])].append(answer.request)
+            return [said[at] for at in range(len(requests))]
+
+        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+            self.requests = defaultdict(list)
+            found = engine.likelihoods([request.args for request in requests])
+            for request, each in zip(requests, found, strict=True):
+                self.requests[id(request)].append(each.request)
+            return [(each.logarithm, each.is_greedy) for each in found]
+
+        def loglikelihood_rolling(self, _: list[Any]) -> list[float]:
+            raise NotImplementedError
+
+    return Answering()
+
+
+def _require_likelihoods(kind: str, config: ExperimentConfig) -> None:
+    """Refuse a task that needs what cannot be told of given answers.
+
+    Raises:
+        ConfigError: Says what to do.
+    """
+    if kind not in NEEDS_LIKELIHOODS or config.backend not in TELL_LIKELIHOODS:
+        what = f"it needs probabilities of given texts ({kind}), which {config.backend} does not tell"
+        raise ConfigError(what, "take a task that generates, such as gsm8k")
+    if config.quality and config.quality.chat:
+        raise ConfigError(
+            "it needs probabilities of given answers, and chat templates hide them", "quality.chat: false"
+        )
+
+
+def _stops(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what ends an answer; refuse answers that are drawn."""
+    if settings.get("do_sample") and settings.get("temperature", 1.0):
+        raise ConfigError("it draws its answers at random, and here they are greedy", "take another task")
+    until = settings.get("until") or ()
+    return tuple(text for text in ([until] if isinstance(until, str) else until) if text)
+
+
+def _prompt(task: HarnessTask, context: str, settings: Mapping[str, Any]) -> Prompt:
+    limit = min(settings.get("max_gen_toks") or task.max_output_tokens, task.max_output_tokens)
+    if not task.chat:
+        return Prompt(context, limit)
+    return Prompt(tuple((turn["role"], turn["content"]) for turn in json.loads(context)), limit)
+
+
+@cache
+def _manager(folder: Path | None) -> Any:
+    """Return what knows the tasks of a folder, or without one those of the harness, which takes many seconds."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=folder and str(folder), include_defaults=folder is None)
+
+
+def _loaded(name: str, folder: Path | None) -> Mapping[str, Any]:
+    places = [_manager(place) for place in ((folder,) if folder else ()) if name in _manager(place).all_tasks]
+    manager = places[0] if places else _manager(None)
+    if name not in manager.all_tasks:
+        raise ConfigError("lm-evaluation-harness has no such task", "see `lm-eval ls tasks`, or set quality.folder")
+    found: Mapping[str, Any] = manager.load([name])
+    return found
+
+
+@contextmanager
+def _harness(what: str) -> Iterator[None]:
+    """Let the harness do something without a network and without its own words; what goes wrong is told in one line.
+
+    Raises:
+        ConfigError: The harness is not installed, or cannot do it.
+    """
+    for name in ("HF_DATASETS_OFFLINE", "TQDM_DISABLE"):
+        os.environ.setdefault(name, "1")
+    try:
+        # First: `wattdock.__main__` lets nobody import pandas before.
+        import lm_eval  # noqa: F401, I001
+        import datasets
+        import huggingface_hub.constants as hub
+    except ImportError as error:
+        missing = f"{what} is no bundled task, and lm-evaluation-harness is not installed ({error})"
+        raise ConfigError(missing, "pip install 'wattdock[quality]', or see the bundled tasks") from error
+    before, hub.HF_HUB_OFFLINE = hub.HF_HUB_OFFLINE, True
+    datasets.config.HF_HUB_OFFLINE = True
+    datasets.disable_progress_bars()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error.what}" if what not in error.what else error.what, error.remedy) from error
+    except WattdockError:
+        raise
+    except Exception as error:  # a task is code of its own, which may raise anything
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"{what}: cannot be loaded or scored ({line})", "see the task's file; its data must be here already"
+        ) from error
+    finally:
+        hub.HF_HUB_OFFLINE = before

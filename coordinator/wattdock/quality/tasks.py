@@ -1,0 +1,36 @@
+"""The tasks that an experiment asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError
+from wattdock.quality.bundled import BundledTask, drawn, questions
+from wattdock.quality.harness import HarnessTask
+
+if TYPE_CHECKING:
+    from wattdock.config import ExperimentConfig
+    from wattdock.quality.task import Task
+
+
+def tasks_of(config: ExperimentConfig, *, confined: bool = True) -> list[Task]:
+    """Return the tasks of `quality:`, ready to be asked; none without it.
+
+    Args:
+        confined: Whether the runner is in a container.
+
+    Raises:
+        ConfigError: A task is unknown or has no data, or would run programs where they are not confined.
+    """
+    if (spec := config.quality) is None:
+        return []
+    tasks: list[Task] = []
+    for name in dict.fromkeys(spec.tasks):
+        is_ours = name in questions()
+        tasks.append(BundledTask.of(name, config) if is_ours else HarnessTask.of(name, config, drawn))
+    if not confined and not spec.run_code and (task := next((task for task in tasks if task.runs_code), None)):
+        raise ConfigError(
+            f"quality.tasks: {task.name} runs programs that the model writes, and the runner is in no container",
+            "set launcher: docker, or quality.run_code: true to run them all the same",
+        )
+    return tasks

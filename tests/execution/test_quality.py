@@ -1,0 +1,135 @@
+"""Questions of `quality:` through a study: after the measured passes, in the row, and never at their cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from seams.quality import questions
+
+from wattdock.errors import Cause, RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.records import PassRecord
+    from wattdock.runner import PassRequest
+
+
+@dataclass
+class KnowingRunner(VirtualRunner):
+    """Answers questions of the bundled tasks, rightly where `knows` says so of the item's place."""
+
+    knows: Callable[[int], bool] = lambda _: True
+    faults: int = 0
+
+    def generate(self, request: PassRequest, **options: Any) -> PassRecord:
+        solutions = {each.prompt: each.solution for task in questions().values() for each in task}
+        asked = [solutions.get(str(item)) for item in request.prompts.items]
+        if asked[0] is not None and self.faults:
+            raise RunnerError("the runner died during a pass: exited with code 70", cause=Cause.RUNNER)
+        record = super().generate(request, **options)
+        texts = (solution if self.knows(at) else "I do not know" for at, solution in enumerate(asked))
+        answered = tuple(replace(each, text=text) for each, text in zip(record.requests, texts, strict=False))
+        return replace(record, requests=answered or record.requests) if asked[0] is not None else record
+
+
+@dataclass
+class KnowingMachine(VirtualMachine):
+    """Its runners know some answers.
+
+    Attributes:
+        knows: Whether a runner, by its number from 1, knows the answer at a place.
+        dies: The runners that die of the first question.
+    """
+
+    knows: Callable[[int, int], bool] = lambda _, at: at % 4 != 0
+    dies: tuple[int, ...] = ()
+
+    def launch(self, spec: object) -> VirtualRunner:
+        self.launches += 1
+        number, knows = self.launches, self.knows
+        return KnowingRunner(self.clock, knows=lambda at: knows(number, at), faults=number in self.dies)
+
+
+@pytest.fixture
+def machine(tmp_path: Any) -> KnowingMachine:
+    return KnowingMachine(tmp_path / "machine", {"GPU-1": lambda _: 300.0})
+
+
+WORK: dict[str, Any] = {"batch_size": 4, "max_output_tokens": 10}
+ASKED: dict[str, Any] = {
+    "quality": {"tasks": ["arithmetic", "retrieval"], "limit": 20, "max_output_tokens": 10},
+    "workload": WORK,
+}
+
+
+def test_questions_follow_every_measured_pass_of_the_session_and_cost_joules_of_their_own(
+    machine: KnowingMachine,
+) -> None:
+    """300 W for 5 rounds of a second: 1500 J for each task of 20 items, of which 15 are right: 100 J each."""
+    of_seeds = [
+        experiment(name, **ASKED | {"repeats": {"restarts": 3}, "workload": WORK | {"seed": seed}})
+        for seed, name in enumerate("ab")
+    ]
+    stored = machine.run(study(*of_seeds)).results
+    found, records = stored[0].result.quality, [each.restarts() for each in stored]
+
+    assert [each.result.error for each in stored] == [None, None]
+    assert machine.launches == 3
+    assert found
+    assert found.overall
+    assert found.overall.energy_per_correct_j == pytest.approx(100, rel=0.01)
+    assert found.overall.energy_per_item_j == pytest.approx(75, rel=0.01)
+    assert found.overall.interval
+    assert found.overall.interval.low < 100 < found.overall.interval.high
+    assert (found.overall.items, found.overall.score, found.failures) == (40, 0.75, [])
+    assert [(task.name, task.score, task.same_answers) for task in found.tasks] == [
+        ("arithmetic", 0.75, 1.0),
+        ("retrieval", 0.75, 1.0),
+    ]
+    for of_session in zip(*records, strict=True):
+        asked = [run_pass for record in of_session for each in record.evaluations for run_pass in each.passes]
+        assert [run_pass.index for run_pass in asked] == [-1, -2] * 2
+        last_ns = max(run_pass.span.end_ns for record in of_session for run_pass in record.passes)
+        assert last_ns <= min(run_pass.span.start_ns for run_pass in asked)
+
+
+def test_questions_change_no_figure_of_the_measured_passes(machine: KnowingMachine) -> None:
+    """The same passes, with and without questions after them."""
+    with_questions, without = (
+        machine.run(study(experiment(name, **settings))).results[0].result
+        for name, settings in {"a": ASKED, "b": {"workload": WORK}}.items()
+    )
+    assert with_questions.quality
+    assert without.quality is None
+    assert with_questions.energy
+    assert without.energy
+    assert with_questions.energy.total_j == pytest.approx(without.energy.total_j, rel=1e-6)
+    assert with_questions.performance
+    assert without.performance
+    assert with_questions.performance.output_tokens == without.performance.output_tokens
+
+
+@pytest.mark.parametrize(
+    ("dies", "failures"),
+    [
+        ((1, 2, 3), ["arithmetic, restart 1: the runner died", "retrieval, restart 1: the runner died"]),
+        ((2,), ["arithmetic, restart 2: the runner died"]),
+    ],
+)
+def test_runner_that_dies_of_a_question_costs_no_measured_pass(
+    machine: KnowingMachine, dies: tuple[int, ...], failures: list[str]
+) -> None:
+    """The row has its joules per token, scores of the restarts that answered, and why others have none."""
+    machine.dies = dies
+    stored = machine.run(study(experiment("a", **ASKED | {"repeats": {"restarts": 3}}))).results[0]
+    found = stored.result.quality
+    assert (stored.result.status, stored.row.score) == ("ok", None if len(dies) == 3 else 0.75)
+    assert stored.result.energy_figure
+    assert stored.result.energy_figure.interval
+    assert found
+    for line in failures:
+        assert any(failure.startswith(line) for failure in found.failures)

@@ -1,0 +1,142 @@
+"""Tasks of lm-evaluation-harness, in an environment that has it: its prompts and metrics, our answers, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+PACKAGE = "lm-eval==0.4.13"
+TASK = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+fewshot_split: test
+output_type: {kind}
+doc_to_text: "Q: {{{{question}}}}\\nA:"
+doc_to_target: "{{{{{target}}}}}"
+doc_to_choice: ["1", "3"]
+generation_kwargs: {{until: ["\\n", "Q:"], max_gen_toks: 16, do_sample: {drawn}, temperature: 0.5}}
+filter_list:
+  - name: number
+    filter: [{{function: regex, regex_pattern: "(\\\\d+)"}}, {{function: take_first}}]
+metric_list: [{{metric: {metric}, aggregation: mean, higher_is_better: true}}]
+num_fewshot: 0
+metadata: {{version: 3.0}}
+"""
+# Asks one task of an engine that adds rightly but at every fourth place, and prints what came of it as JSON.
+ASKING = """
+import json, re, sys
+from pathlib import Path
+from wattdock.config import load_study
+from wattdock.errors import ConfigError
+from wattdock.quality import Answer, Likelihood, tasks_of
+
+class Adding:
+    asked = []
+    def generate(self, prompts, stop=()):
+        self.asked.append([[prompt.content for prompt in prompts], list(stop), prompts[0].max_output_tokens])
+        texts = [prompt.content if isinstance(prompt.content, str) else prompt.content[-1][1] for prompt in prompts]
+        sums = [sum(map(int, re.findall(r"(\\d+) \\+ (\\d+)", text)[-1])) for text in texts]
+        return [Answer(f"<think>9</think> It is {each + (at % 4 == 0)}.", (0, at)) for at, each in enumerate(sums)]
+    def likelihoods(self, pairs):
+        return [Likelihood(-float(at % 2), False, (0, at)) for at, _ in enumerate(pairs)]
+
+config = load_study(json.loads(sys.argv[1]), {}).experiments[0]
+try:
+    task, engine = tasks_of(config)[0], Adding()
+    scores = [[score.item, score.category, score.score, score.requests] for score in task.evaluate(engine)]
+    print(json.dumps({"version": task.version, "few_shot": task.few_shot, "scores": scores, "asked": engine.asked}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The harness and what it needs, beside the packages of this environment."""
+    folder = tmp_path_factory.mktemp("harness") / "packages"
+    uv = Path(sys.executable).with_name("uv")
+    command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), PACKAGE]
+    subprocess.run(command, check=True, cwd=folder.parent)
+    return folder
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A folder of tasks: sound, broken, without data, of given answers, and with answers that are drawn."""
+    numbers = [{"question": f"What is {at} + {at + 1}?", "answer": str(2 * at + 1)} for at in range(12)]
+    data = tmp_path / "sums.jsonl"
+    data.write_text("".join(json.dumps(each | {"subject": "even"}) + "\n" for each in numbers))
+    sound = {"kind": "generate_until", "target": "answer", "data": data, "drawn": "false", "metric": "exact_match"}
+    others: dict[str, dict[str, Any]] = {
+        "sums": {},
+        "broken": {"target": " nonsense(answer "},
+        "nodata": {"data": tmp_path / "none.jsonl"},
+        "choice": {"kind": "multiple_choice", "metric": "acc"},
+        "drawn": {"drawn": "true"},
+    }
+    for name, changed in others.items():
+        (tmp_path / f"{name}.yaml").write_text(TASK.format(name=name, **sound | changed))
+    return tmp_path
+
+
+def asked(packages: Path, tasks: Path, name: str, **quality: Any) -> dict[str, Any]:
+    """Ask a task; return what came of it."""
+    path = os.pathsep.join(map(str, [packages, REPO / "coordinator", REPO / "proto"]))
+    settings = {"quality": {"tasks": [name], "folder": str(tasks), **quality}}
+    command = [sys.executable, "-c", ASKING, json.dumps(settings)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, cwd=tasks, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_tasks_prompts_filters_and_metrics_are_the_harness_s(packages: Path, tasks: Path) -> None:
+    """Every fourth answer is wrong; examples are turns of a chat; stops and limits are the task's; items are drawn."""
+    found = asked(packages, tasks, "sums", few_shot=2, limit=8)
+    assert (found["version"], found["few_shot"]) == ("3.0", 2)
+    assert [score for _, _, score, _ in found["scores"]] == [0, 1, 1, 1] * 2
+    items = [item for item, *_ in found["scores"]]
+    assert items == sorted(set(items))
+    assert len(items) == 8
+    assert {category for _, category, _, _ in found["scores"]} == {"even"}
+    [[prompts, stop, limit]] = found["asked"]
+    assert (stop, limit) == (["\n", "Q:"], 16)
+    assert [role for role, _ in prompts[0]] == ["user", "assistant", "user", "assistant", "user"]
+    assert prompts[0][-1][1] == f"Q: What is {items[0]} + {items[0] + 1}?\nA:"
+
+
+@pytest.mark.parametrize(
+    ("name", "quality", "message"),
+    [
+        ("broken", {}, "quality.tasks: broken: cannot be loaded or scored"),
+        ("nodata", {}, "none.jsonl"),
+        ("choice", {}, "chat templates hide them; quality.chat: false"),
+        ("drawn", {}, "it draws its answers at random"),
+        ("nosuch", {}, "lm-evaluation-harness has no such task"),
+        ("gsm8k", {}, "its data must be here already"),
+    ],
+)
+def test_what_the_harness_cannot_ask_is_one_line(
+    packages: Path, tasks: Path, name: str, quality: dict[str, Any], message: str
+) -> None:
+    """A broken task, one without data, one that needs what cannot be told."""
+    error = asked(packages, tasks, name, **quality)["error"]
+    assert message in error
+    assert "\n" not in error
+
+
+def test_given_answers_are_compared_by_their_likelihoods(packages: Path, tasks: Path) -> None:
+    """The engine finds the first of two choices likelier, which is right of the first item alone."""
+    found = asked(packages, tasks, "choice", chat=False)
+    assert [score for _, _, score, _ in found["scores"]] == [1.0] + [0.0] * 11
+    assert found["scores"][1][3] == [[0, 2], [0, 3]]
