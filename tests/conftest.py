@@ -108,9 +108,10 @@ SLOW_FIXTURES = {"theirs", "wheel", "browser"}
 # Of these, what is about the whole system: `make test-system` runs it, `make test` does not.
 SYSTEM = (
     *("tests/containers/", "tests/e2e/", "tests/fuzz/", "tests/slurm/"),
-    *("tests/docs/test_commands.py", "tests/live/test_page.py", "tests/reports/test_browser.py"),
+    *("tests/docs/test_commands.py", "tests/reports/test_browser.py"),
     *("tests/runners/pytorch/test_pytorch_spread.py", "tests/runners/vllm/test_vllm_processes.py"),
     *TRAINING,
+    "tests/live/test_page.py",
 )
 # For each way of choosing tests, what it leaves out without reading it.
 UNREAD: dict[str, tuple[str, ...]] = {"not slow": SLOW, "not system": SYSTEM}
