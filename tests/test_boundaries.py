@@ -82,7 +82,12 @@ STARTED_HERE = {
     "order.py: wattdock itself, which imports nothing from there; results may lie below",
     "jobs.py: a job works where it was submitted, as its script may expect",
     # In the folder that the coordinator gave to the runner.
-    *("engine_server.py: in the runner's", "gpus.py: in the runner's", "spread.py: in the runner's"),
+    *(
+        "engine_server.py: in the runner's",
+        "gpus.py: in the runner's",
+        "spread.py: in the runner's",
+        "program.py: in the runner's",
+    ),
     "pictures.py: a developer's",
 }
 

@@ -38,29 +38,22 @@ def with_readings(folder: Path) -> StoredResult:
 
 
 @pytest.mark.parametrize(
-    ("made", "power", "energy"),
+    ("made", "power"),
     [
-        ([with_counter], COUNTERS, COUNTERS),
-        # Of results without either, the same is said of joules, and of power that nobody sees nothing.
-        ([lambda _: row("none", {"energy.source": None})], None, COUNTERS),
-        ([with_readings], READINGS, READINGS),
-        ([with_counter, with_readings], BOTH, BOTH),
-        ([lambda _: row("both", {"energy.source": "counter+integrated_power"})], None, BOTH),
+        ([with_counter], COUNTERS),
+        # Of power that nobody sees, nothing is said.
+        ([lambda _: row("none", {"energy.source": None})], None),
+        ([with_readings], READINGS),
+        ([with_counter, with_readings], BOTH),
     ],
 )
-def test_the_page_says_what_joules_and_drawn_power_were_made_of(
-    tmp_path: Path,
-    made: list[Callable[[Path], StoredResult]],
-    power: tuple[bool, bool] | None,
-    energy: tuple[bool, bool],
+def test_the_page_says_what_drawn_power_was_made_of(
+    tmp_path: Path, made: list[Callable[[Path], StoredResult]], power: tuple[bool, bool] | None
 ) -> None:
     """Counters, the driver's readings, or each, in several results or in one over two kinds of GPUs."""
     results = [make(tmp_path / str(number)) for number, make in enumerate(made)]
     text = page(results, title="a title", written=datetime(2026, 1, 1, tzinfo=UTC))
     timeline = re.search(r"Power is ([^.]*)[.]", text)
-    method = re.search(r"<strong>Energy</strong> is of [^:]*: ([^.]*)[.]", text)
-    assert method
-    assert named(method[1]) == energy
     assert (named(timeline[1]) if timeline else None) == power
 
 
