@@ -23,15 +23,15 @@ fewshot_split: test
 output_type: {kind}
 doc_to_text: "Q: {{{{question}}}}\\nA:"
 doc_to_target: "{{{{{target}}}}}"
-doc_to_choice: ["1", "3"]
+{more}
 generation_kwargs: {{until: ["\\n", "Q:"], max_gen_toks: 16, do_sample: {drawn}, temperature: 0.5}}
-filter_list:
-  - name: number
-    filter: [{{function: regex, regex_pattern: "(\\\\d+)"}}, {{function: take_first}}]
 metric_list: [{{metric: {metric}, aggregation: mean, higher_is_better: true}}]
 num_fewshot: 0
 metadata: {{version: 3.0}}
 """
+NUMBER = """filter_list:
+  - name: number
+    filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]"""
 # Asks one task of an engine that adds rightly but at every fourth place, and prints what came of it as JSON.
 ASKING = """
 import json, re, sys
@@ -73,15 +73,24 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     """A folder of tasks: sound, broken, without data, of given answers, and with answers that are drawn."""
-    numbers = [{"question": f"What is {at} + {at + 1}?", "answer": str(2 * at + 1)} for at in range(12)]
+    numbers = [
+        {"question": f"What is {at} + {at + 1}?", "answer": str(2 * at + 1), "place": min(at, 1)} for at in range(12)
+    ]
     data = tmp_path / "sums.jsonl"
     data.write_text("".join(json.dumps(each | {"subject": "even"}) + "\n" for each in numbers))
-    sound = {"kind": "generate_until", "target": "answer", "data": data, "drawn": "false", "metric": "exact_match"}
+    sound: dict[str, Any] = {
+        "kind": "generate_until",
+        "target": "answer",
+        "data": data,
+        "drawn": "false",
+        "metric": "exact_match",
+    }
+    sound["more"] = NUMBER
     others: dict[str, dict[str, Any]] = {
         "sums": {},
         "broken": {"target": " nonsense(answer "},
         "nodata": {"data": tmp_path / "none.jsonl"},
-        "choice": {"kind": "multiple_choice", "metric": "acc"},
+        "choice": {"kind": "multiple_choice", "metric": "acc", "target": "place", "more": 'doc_to_choice: ["1", "3"]'},
         "drawn": {"drawn": "true"},
     }
     for name, changed in others.items():
