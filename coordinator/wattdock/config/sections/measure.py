@@ -99,7 +99,7 @@ class Section(BackendSection):
 
     def filled_in(self, gpus: int) -> tuple[list[str], dict[str, str]]:
         """Return the command's words and its variables for a number of GPUs."""
-        values: Mapping[str, Any] = {"gpus": gpus, **self.args}
+        values: Mapping[str, Any] = {**self.args, "gpus": gpus}
 
         def fill(text: str) -> str:
             for name, value in values.items():
