@@ -72,3 +72,12 @@ def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_al
     [short] = work_done(run, windows(run).passes[:3]).marked
     assert (short.count, short.total_j, short.interval_j) == (3, None, None)
     assert short.reason == "its spans are shorter than the meter resolves; mark larger parts"
+
+
+def test_the_number_of_gpus_is_the_real_one_in_arguments_too() -> None:
+    """An argument called gpus hides it nowhere."""
+    words = ["train", "{gpus}", "{share}"]
+    settings = {"command": words, "args": {"share": "--batch={gpus}", "gpus": 7}}
+    command = experiment(backend="measure", measure=settings).config.command
+    assert command is not None
+    assert command.filled_in(2)[0] == ["train", "2", "--batch=2"]

@@ -158,18 +158,16 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
 WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
     "drained": drained,
     "steady_state": steady_state,
-}
-OF_COMMANDS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
-    "drained": drained,
+    # Of commands alone.
     "marked": marked,
 }
 
 
 def windows(measured: Measured) -> WindowSummary:
     """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
-    names, command = list(WINDOWS), measured.config.command
+    command, names = measured.config.command, ["drained", "steady_state"]
     if command:
-        names = list(OF_COMMANDS)[: 1 + bool(command.work.within)]
+        names[1:] = ["marked"] * bool(command.work.within)
     figures = [_figure(measured, name, *of_pass) for name in names for of_pass in measured.passes]
     per_token = dict[str, float | None]()
     for name in names:
@@ -189,7 +187,7 @@ def windows(measured: Measured) -> WindowSummary:
 def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
     where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
     try:
-        start_ns, end_ns = (WINDOWS | OF_COMMANDS)[name](run_pass, measured.config)
+        start_ns, end_ns = WINDOWS[name](run_pass, measured.config)
         if end_ns <= start_ns:
             raise NoWindowError("it ends before it begins")
     except NoWindowError as error:

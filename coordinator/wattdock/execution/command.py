@@ -171,7 +171,7 @@ class _Watch:
     @property
     def done(self) -> int:
         """Work of the unit that counts, so far."""
-        return 1 if self._work.counts_runs else self.marks.units().get(self.unit, 0)
+        return self.marks.units().get(self.unit, 0)
 
     def look(self, now_ns: int) -> Iterator[str]:
         """Read marks, and yield what was printed since the last time, in parts.
@@ -208,7 +208,7 @@ class _Watch:
         if self.unit not in units:
             # Only its whole amount is known, if any: it is done where what counts ends.
             ends_ns = [part.spans[-1][1] for part in marked if part.name == self._work.within and part.spans]
-            units[self.unit] = 1 if self._work.counts_runs else self._work.count or 0
+            units[self.unit] = self._work.count or int(self.unit == "runs")
             series = passes.TokenSeries(np.array(ends_ns or [span.end_ns]), np.array([units[self.unit]]))
         if self.marks.latest_ns and not launch_ns <= self.marks.first_ns <= self.marks.latest_ns <= span.end_ns:
             raise RunnerError(

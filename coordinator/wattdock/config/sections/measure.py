@@ -38,11 +38,6 @@ class WorkUnit(StrictSettings):
     count: Annotated[int, Field(ge=1, le=2**53)] | None = None
     within: Annotated[str, Field(min_length=1, max_length=64)] | None = None
 
-    @property
-    def counts_runs(self) -> bool:
-        """Whether nothing but the command itself is counted."""
-        return self.unit == RUNS
-
 
 class Section(BackendSection):
     """`measure:` in an experiment: a command that is run once in each restart, as it is typed in a terminal.
@@ -86,7 +81,7 @@ class Section(BackendSection):
         texts = [*self.command, *self.env.values()]
         if unused := next((name for name in self.args if not any(f"{{{name}}}" in text for text in texts)), None):
             raise ValueError(f"args.{unused} stands nowhere: write {{{unused}}} in the command or in env")
-        if self.work.count and self.work.counts_runs:
+        if self.work.count and self.work.unit == RUNS:
             raise ValueError("work.count is of a unit: set work.unit (--unit), such as samples")
         if self.step_regex is not None and self.work.unit != "steps":
             raise ValueError(f"step_regex counts steps, and work.unit is {self.work.unit}; set work.unit: steps")
@@ -114,7 +109,7 @@ class Section(BackendSection):
 
     def filled_in(self, gpus: int | str) -> tuple[list[str], dict[str, str]]:
         """Return the command's words and its variables for a number of GPUs."""
-        values: Mapping[str, Any] = {"gpus": gpus, **self.args}
+        values: Mapping[str, Any] = {**self.args, "gpus": gpus}
 
         def fill(text: str) -> str:
             for name, value in values.items():
