@@ -175,6 +175,24 @@ def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytes
     assert (first["interval"], speed_up["interval"]) == (None, None)
 
 
+def test_the_share_of_time_that_a_command_marks_as_communication_stands_beside_its_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the spans that count, 30 s of 120; without them, of the runs, 30 s of 200."""
+    spans = [("epoch", 120.0), ("communication", 30.0)]
+    marked = [{"name": name, "count": 3, "duration_s": length_s, "share": length_s / 200} for name, length_s in spans]
+    work = {"unit": "samples", "count": 100, "marked": marked}
+    for within, share in (("epoch", 0.25), (None, 0.15)):
+        made = split_document({}, speeds(1), [650.0] * 3)
+        settings = {"backend": "measure", "measure": {"command": ["x"], "work": {"unit": "samples", "within": within}}}
+        result = ExperimentResult.model_validate(made | {"config": settings, "work": work})
+        [point] = only({"one": result})[0].points
+        assert point.communication == pytest.approx(share)
+        show(scaled({"one": result}), as_json=False)
+        assert f"{share:.0%}" in capsys.readouterr().out
+    assert only({"one": tensor(1)})[0].points[0].communication is None
+
+
 def test_a_split_that_others_disturbed_is_marked_and_medians_of_pooled_results_are_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

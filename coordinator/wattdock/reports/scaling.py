@@ -19,6 +19,7 @@ from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
+from wattdock.values import known_max
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,8 @@ class SplitPoint:
         ttft_p50_s, tpot_p50_s: None where an engine does not report it, or several results are pooled: their medians
             do not add up to one.
         load_imbalance: The largest of the pooled results.
+        communication: Largest share of the time in which a command marked "communication", of the spans that count or
+            of its runs; None where it marks none.
         disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
         results: Names of the pooled results.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
@@ -82,6 +85,7 @@ class SplitPoint:
     ttft_p50_s: float | None
     tpot_p50_s: float | None
     load_imbalance: float | None
+    communication: float | None
     disturbed: bool
     results: tuple[str, ...]
     speed_up: statistics.Figure | None = None
@@ -288,9 +292,18 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
         load_imbalance=max(imbalances, default=None),
+        communication=known_max(_communication(member.result) for member in same),
         disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
     )
+
+
+def _communication(result: ExperimentResult) -> float | None:
+    marked = {part.name: part for part in result.work.marked} if result.work else {}
+    if not (found := marked.get("communication")) or not (command := result.config.command):
+        return None
+    within = marked.get(command.work.within or "")
+    return found.duration_s / within.duration_s if within else found.share
 
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
