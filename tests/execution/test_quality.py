@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from seams.quality import questions
 
+from wattdock.audit import audited
 from wattdock.errors import Cause, RunnerError
 
 if TYPE_CHECKING:
@@ -24,6 +28,11 @@ class KnowingRunner(VirtualRunner):
 
     knows: Callable[[int], bool] = lambda _: True
     faults: int = 0
+    wrong: str = "I do not know"
+
+    def run_program(self, source: str, *, timeout_s: float) -> Any:
+        done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, timeout=timeout_s, check=False)
+        return SimpleNamespace(exit_code=done.returncode, timed_out=False)
 
     def generate(self, request: PassRequest, **options: Any) -> PassRecord:
         solutions = {each.prompt: each.solution for task in questions().values() for each in task}
@@ -31,7 +40,7 @@ class KnowingRunner(VirtualRunner):
         if asked[0] is not None and self.faults:
             raise RunnerError("the runner died during a pass: exited with code 70", cause=Cause.RUNNER)
         record = super().generate(request, **options)
-        texts = (solution if self.knows(at) else "I do not know" for at, solution in enumerate(asked))
+        texts = (solution if self.knows(at) else self.wrong for at, solution in enumerate(asked))
         answered = tuple(replace(each, text=text) for each, text in zip(record.requests, texts, strict=False))
         return replace(record, requests=answered or record.requests) if asked[0] is not None else record
 
@@ -47,11 +56,14 @@ class KnowingMachine(VirtualMachine):
 
     knows: Callable[[int, int], bool] = lambda _, at: at % 4 != 0
     dies: tuple[int, ...] = ()
+    wrong: str = "I do not know"
 
     def launch(self, spec: object) -> VirtualRunner:
         self.launches += 1
         number, knows = self.launches, self.knows
-        return KnowingRunner(self.clock, knows=lambda at: knows(number, at), faults=number in self.dies)
+        return KnowingRunner(
+            self.clock, knows=lambda at: knows(number, at), faults=number in self.dies, wrong=self.wrong
+        )
 
 
 @pytest.fixture
@@ -133,3 +145,39 @@ def test_runner_that_dies_of_a_question_costs_no_measured_pass(
     assert found
     for line in failures:
         assert any(failure.startswith(line) for failure in found.failures)
+
+
+@pytest.mark.parametrize("wrong", ["exit()", "raise SystemExit", "import os\nos._exit(0)"])
+def test_program_that_ends_before_its_checks_is_wrong(machine: KnowingMachine, wrong: str) -> None:
+    """Its exit code is 0, as that of one whose checks all held; 15 of 20 are right."""
+    machine.wrong = wrong
+    asked = ASKED | {"quality": {"tasks": ["code"], "limit": 20, "run_code": True}}
+    assert machine.run(study(experiment("a", **asked))).results[0].row.score == 0.75
+
+
+def test_restart_with_other_prompts_is_told_and_left_out(machine: KnowingMachine) -> None:
+    """Item by item, restarts are put side by side only where each was asked the same."""
+    stored = machine.run(study(experiment("a", **ASKED | {"repeats": {"restarts": 3}}))).results[0]
+    records = stored.restarts()
+    first, *others = records[2].evaluations
+    changed = replace(first, version="changed", scores=tuple(replace(each, score=0.0) for each in first.scores))
+    asked = [*records[:2], replace(records[2], evaluations=(changed, *others))]
+    found = audited(stored.result.config, asked).quality
+    assert found
+    assert [task.score for task in found.tasks] == [0.75, 0.75]
+    assert found.failures == ["arithmetic, restart 3: its items or prompts have changed"]
+    assert [bool(task.interval) for task in found.tasks] == [False, True]
+
+
+def test_joules_while_others_may_have_measured_are_unknown_with_the_reason(machine: KnowingMachine) -> None:
+    """Scores stay. An answer without a token still has its share of its pass's joules."""
+    stored = machine.run(study(experiment("a", **ASKED))).results[0]
+    [record] = stored.restarts()
+    [first, second] = record.evaluations
+    silent = tuple(replace(each, output_tokens=0) for each in first.passes[0].requests)
+    empty = replace(first, passes=(replace(first.passes[0], requests=silent, output_tokens=0),))
+    shared = replace(second, passes=(replace(second.passes[0], lease_fault="a lease was lost"),))
+    found = audited(stored.result.config, [replace(record, evaluations=(empty, shared))]).quality
+    assert found
+    assert found.tasks[0].energy_j == pytest.approx(1500, rel=0.01)
+    assert (found.tasks[1].energy_j, found.tasks[1].reason, found.tasks[1].score) == (None, "a lease was lost", 0.75)

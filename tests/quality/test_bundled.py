@@ -13,7 +13,7 @@ from refused import raises
 from seams.quality import questions
 
 from wattdock.errors import ConfigError
-from wattdock.quality import Answer, Likelihood, Prompt, Task, tasks_of, thought_tokens
+from wattdock.quality import Answer, Likelihood, Prompt, Task, tasks_of, thought_tokens, with_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,3 +114,12 @@ def test_thoughts_reach_to_the_last_mark_of_their_end(
 ) -> None:
     """An answer that ends within its thoughts is all thought; without the mark's id nothing is known."""
     assert thought_tokens(text, ids, len(ids), end_id) == tokens
+
+
+def test_thoughts_that_the_template_begins_are_marked_and_a_cut_one_says_nothing() -> None:
+    """The prompt ends with the mark: one answer ends its thoughts, the other is cut within them; without, no change."""
+    marked = with_marks(["9 no</think>8", "is it 8", None])
+    assert marked == ["<think>9 no</think>8", "<think>is it 8", None]
+    assert [Answer(text).said for text in marked if text] == ["8", ""]
+    plain: list[str | None] = ["8", "<think>9</think>8"]
+    assert with_marks(plain) == plain

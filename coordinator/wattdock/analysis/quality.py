@@ -41,7 +41,7 @@ class AnswerFigures(Stored):
         name: "all", a task, or a task's category.
         items: How many different ones.
         score: Mean, from 0 to 1.
-        score_error: Standard error of the score, over items and restarts.
+        score_error: Standard error of the score, over items and restarts; above 0 also where all are right.
         thought_tokens: Output tokens up to the end of the thoughts; null where that cannot be told.
         energy_j: Of the passes in which they were answered; null with the reason.
         energy_per_correct_j: The same ÷ the sum of the scores.
@@ -80,7 +80,7 @@ class TaskFigures(AnswerFigures):
         rendered_sha256: Of its prompts, as tokenizer and chat template made ids of them; null where the engine does so.
         numbers: Of the items, in order.
         scores: Of each item, the mean over restarts.
-        answers: Of each item, a hash of the first restart's answers.
+        answers: Of each item, a hash of the first restart's answers; of given answers that were compared, of the score.
         same_answers: Share of items whose answers are the same in all restarts; null with one restart.
     """
 
@@ -157,7 +157,7 @@ class _Items:
         """Return the fields of `AnswerFigures`."""
         restarts, items, _ = self.table.shape
         correct, total_j, tokens, thoughts = self.table.sum(axis=(0, 1)).tolist()
-        score, known, interval = correct / self.scores.size, not isnan(total_j), None
+        score, known, interval, more = correct / self.scores.size, not isnan(total_j), None, _with_two(self.scores)
         reason = self.reason if not known else None if correct else "no answer is right"
         if not reason and restarts < LEAST_RESTARTS:
             reason = f"an interval needs {LEAST_RESTARTS} restarts; set repeats.restarts"
@@ -168,7 +168,7 @@ class _Items:
             "name": name,
             "items": items,
             "score": score,
-            "score_error": sqrt(_two_way((self.scores - score) / self.scores.size)[0]) if items > 1 else None,
+            "score_error": sqrt(_two_way((more - more.mean()) / more.size)[0]) if items > 1 else None,
             "output_tokens": int(tokens),
             "thought_tokens": None if isnan(thoughts) else int(thoughts),
             "energy_j": total_j if known else None,
@@ -190,12 +190,16 @@ def half_width(scores: Floats, energy_j: Floats, timing: float) -> float:
     Business & Economic Statistics 29 (2011) 238. An item that is right and one that is wrong are added, as Agresti and
     Coull do (The American Statistician 52 (1998) 119): where all are right, more items would not all be.
     """
-    added = np.tile([1.0, 0.0], (len(scores), 1))
     more_j = np.repeat(energy_j.mean(axis=1, keepdims=True), 2, axis=1)
-    scores, energy_j = np.hstack([scores, added]), np.hstack([energy_j, more_j])
+    scores, energy_j = _with_two(scores), np.hstack([energy_j, more_j])
     variance, freedom = _two_way(energy_j / energy_j.sum() - scores / scores.sum())
     total = variance + timing**2
     return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else NORMAL95 * timing
+
+
+def _with_two(scores: Floats) -> Floats:
+    """Return scores with an item that is right and one that is wrong, see `half_width`."""
+    return np.hstack([scores, np.tile([1.0, 0.0], (len(scores), 1))])
 
 
 def _two_way(parts: Floats) -> tuple[float, float]:
@@ -228,7 +232,13 @@ def quality(measured: Measured) -> Quality | None:
             if evaluation.failure:
                 failures.append(f"{evaluation.task or 'quality'}, restart {restart.restart + 1}: {evaluation.failure}")
             elif evaluation.scores:
-                asked.setdefault(evaluation.task, []).append((restart, evaluation))
+                others = asked.setdefault(evaluation.task, [])
+                if others and _identity(others[0][1]) != _identity(evaluation):
+                    failures.append(
+                        f"{evaluation.task}, restart {restart.restart + 1}: its items or prompts have changed"
+                    )
+                else:
+                    others.append((restart, evaluation))
     restarts = {restart.restart for restart in measured.restarts if restart.passes}
     tasks, categories, every = list[TaskFigures](), list[AnswerFigures](), list[_Items]()
     for task in dict.fromkeys(measured.config.quality.tasks):
@@ -246,6 +256,12 @@ def quality(measured: Measured) -> Quality | None:
             ]
             every.append(items)
     return Quality(overall=_overall(every), tasks=tasks, categories=categories, failures=failures)
+
+
+def _identity(evaluation: Evaluation) -> tuple[object, ...]:
+    """Return what all restarts were asked equally, so that item by item they may be put side by side."""
+    prompts = [run_pass.rendered_sha256 for run_pass in evaluation.passes]
+    return evaluation.version, evaluation.few_shot, [score.item for score in evaluation.scores], prompts
 
 
 def _overall(every: Sequence[_Items]) -> AnswerFigures | None:
@@ -280,27 +296,34 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
     for restart, evaluation in found:
         of_passes = [measured.energy_of(restart, run_pass.span) for run_pass in evaluation.passes]
         joules += of_passes
-        # Joules per output token of each pass.
+        # Joules per output token of each pass; an answer of no token counts as one.
         rates = [
-            np.nan if part.total_j is None else part.total_j / max(run_pass.output_tokens, 1)
+            np.nan
+            if part.total_j is None or run_pass.lease_fault
+            else part.total_j / sum(map(_share, run_pass.requests))
             for part, run_pass in zip(of_passes, evaluation.passes, strict=True)
         ]
         first = -min(-1 - run_pass.index for run_pass in evaluation.passes)
         row = list[tuple[float, ...]]()
         for score in evaluation.scores:
             requests = [(rates[number + first], _request(evaluation, number, at)) for number, at in score.requests]
-            tokens = [request.output_tokens or 0 for _, request in requests]
-            energy_j = sum(rate * many for (rate, _), many in zip(requests, tokens, strict=True))
+            tokens = sum(request.output_tokens or 0 for _, request in requests)
+            energy_j = sum(rate * _share(request) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
-            row.append((score.score, energy_j, sum(tokens), thoughts))
+            row.append((score.score, energy_j, tokens, thoughts))
         rows.append(row)
+    faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
     total_j, timing_j = known_sum(part.total_j for part in joules), known_sum(part.timing_j for part in joules)
     return _Items(
         tuple(score.category for score in found[0][1].scores),
         np.array(rows, dtype=np.float64),
         timing=timing_j / total_j if timing_j and total_j else 0.0,
-        reason=next((part.reason for part in joules if part.reason), None),
+        reason=next((reason for reason in (*(part.reason for part in joules), *faults) if reason), None),
     )
+
+
+def _share(request: RequestRecord) -> int:
+    return max(request.output_tokens or 0, 1)
 
 
 def _request(evaluation: Evaluation, number: int, at: int) -> RequestRecord:
@@ -308,5 +331,7 @@ def _request(evaluation: Evaluation, number: int, at: int) -> RequestRecord:
 
 
 def _hash(evaluation: Evaluation, at: int) -> str:
-    texts = [_request(evaluation, *place).text or "" for place in evaluation.scores[at].requests]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:DIGITS]
+    score = evaluation.scores[at]
+    texts = (_request(evaluation, *place).text for place in score.requests)
+    told = "\0".join(str(score.score) if text is None else text for text in texts)
+    return hashlib.sha256(told.encode()).hexdigest()[:DIGITS]

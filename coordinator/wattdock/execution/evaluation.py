@@ -16,7 +16,7 @@ from wattdock.errors import ConfigError, WattdockError
 from wattdock.execution.loaded import SETTLE_S
 from wattdock.execution.procedure import generate
 from wattdock.inputs import PromptSet
-from wattdock.quality import THOUGHTS_END, Answer, Likelihood, tasks_of, thought_tokens
+from wattdock.quality import THOUGHTS_END, Answer, Likelihood, tasks_of, thought_tokens, with_marks
 from wattdock.records import Evaluation, PassRecord, RequestRecord, passes
 from wattdock.runner import PassRequest
 from wattdock.values import known_sum
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Longest run of a program that the model wrote: right ones take milliseconds.
 PROGRAM_S = 10.0
+# Exit code of a program whose last line was reached: one that ends itself before its checks exits with 0, too.
+ENDED = 113
 # Pairs of texts whose likelihoods are asked for at once: a message holds 3 MB, and a question is seldom 20 kB.
 PAIRS = 128
 
@@ -108,7 +110,13 @@ class _AskedEngine:
             stop=tuple(stop),
         )
         number = self.first + len(self.passes)
-        answered = dataclasses.replace(generate(runner, self.recording, request), index=-1 - number)
+        answered = generate(runner, self.recording, request)
+        # A template that begins the thoughts leaves their mark in the prompt.
+        texts = with_marks([each.text for each in answered.requests])
+        marked = tuple(
+            dataclasses.replace(each, text=text) for each, text in zip(answered.requests, texts, strict=True)
+        )
+        answered = dataclasses.replace(answered, index=-1 - number, requests=marked, lease_fault=runner.lease_fault())
         self.passes.append(answered)
         self.recording.note_rendered(sent, answered.rendered_sha256)
         if len(answered.requests) != len(prompts) or any(request.text is None for request in answered.requests):
@@ -135,7 +143,10 @@ class _AskedEngine:
             )
             tokens, nothing = sum(score.tokens for score in scores), np.zeros(0, dtype=np.int64)
             series = passes.TokenSeries(nothing, nothing)
-            self.passes.append(PassRecord(span, asked, series, tokens, None, None, 0, index=-1 - number))
+            fault = runner.lease_fault()
+            self.passes.append(
+                PassRecord(span, asked, series, tokens, None, None, 0, index=-1 - number, lease_fault=fault)
+            )
             each = enumerate(scores)
             found += [Likelihood(score.log_likelihood, score.is_greedy, (number, at)) for at, score in each]
         return found
@@ -154,6 +165,6 @@ class _AskedEngine:
         return self.runner.model.token_id(THOUGHTS_END)
 
     def succeeds(self, program: str) -> bool:
-        """Whether a program ends well in the runner's sandbox."""
-        end = self.runner.client.run_program(program, timeout_s=PROGRAM_S)
-        return end.exit_code == 0 and not end.timed_out
+        """Whether a program comes to its last line in the runner's sandbox."""
+        end = self.runner.client.run_program(f"{program}\nraise SystemExit({ENDED})\n", timeout_s=PROGRAM_S)
+        return end.exit_code == ENDED

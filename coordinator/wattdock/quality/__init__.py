@@ -4,7 +4,28 @@ In: `quality:` of an experiment, and an `Engine` that answers. Out: a `Score` fo
 Must not know: meters, runners, records, energy. A task is ours (`bundled`) or lm-evaluation-harness's (`harness`).
 """
 
-from wattdock.quality.task import THOUGHTS_END, Answer, Engine, Likelihood, Prompt, Score, Task, thought_tokens
+from wattdock.quality.task import (
+    THOUGHTS_END,
+    Answer,
+    Engine,
+    Likelihood,
+    Prompt,
+    Score,
+    Task,
+    thought_tokens,
+    with_marks,
+)
 from wattdock.quality.tasks import tasks_of
 
-__all__ = ["THOUGHTS_END", "Answer", "Engine", "Likelihood", "Prompt", "Score", "Task", "tasks_of", "thought_tokens"]
+__all__ = [
+    "THOUGHTS_END",
+    "Answer",
+    "Engine",
+    "Likelihood",
+    "Prompt",
+    "Score",
+    "Task",
+    "tasks_of",
+    "thought_tokens",
+    "with_marks",
+]

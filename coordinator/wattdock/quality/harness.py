@@ -111,7 +111,7 @@ class HarnessTask(Task):
                 Score(
                     list(first).index(leaf) * MOST_ITEMS + each["doc_id"],
                     self._category(leaf, each["doc"]),
-                    _value(each),
+                    _value(self.loaded["tasks"][leaf], each),
                     tuple(asked[leaf, each["doc_id"]]),
                 )
                 for leaf, each in kept
@@ -122,11 +122,12 @@ class HarnessTask(Task):
         return leaf if len(self.samples) > 1 else next(of_document, leaf)
 
 
-def _value(sample: Mapping[str, Any]) -> float:
+def _value(task: Any, sample: Mapping[str, Any]) -> float:
     name = sample["metrics"][0]
     value = sample[name]
-    if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"its metric {name} gives no item a value from 0 to 1", "take another task")
+    rises = task.higher_is_better().get(name) is not False
+    if not rises or not isinstance(value, bool | int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"its metric {name} gives no item a value from 0, wrong, to 1, right", "take another task")
     return float(value)
 
 
@@ -141,7 +142,7 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
     class Answering(LM):  # type: ignore[misc, unused-ignore]
         """Answers what the harness asks; `requests` holds where each instance's answers are."""
 
-        requests: dict[int, list[tuple[int, int]]] = {}  # noqa: RUF012
+        requests = defaultdict[int, list[tuple[int, int]]](list)  # noqa: RUF012
 
         def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
             if not add_generation_prompt:
@@ -155,7 +156,7 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
             return "the runner's"
 
         def generate_until(self, requests: list[Any]) -> list[str]:
-            groups, self.requests, said = defaultdict[tuple[str, ...], list[int]](list), defaultdict(list), {}
+            groups, said = defaultdict[tuple[str, ...], list[int]](list), dict[int, str]()
             for at, request in enumerate(requests):
                 groups[_stops(request.args[1])].append(at)
             for stops, places in groups.items():
@@ -166,7 +167,6 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
             return [said[at] for at in range(len(requests))]
 
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
-            self.requests = defaultdict(list)
             found = engine.likelihoods([request.args for request in requests])
             for request, each in zip(requests, found, strict=True):
                 self.requests[id(request)].append(each.request)

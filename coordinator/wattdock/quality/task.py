@@ -39,8 +39,8 @@ class Answer(NamedTuple):
     @property
     def said(self) -> str:
         """The answer behind the thoughts; empty where it ended within them."""
-        thoughts, end, said = self.text.rpartition(THOUGHTS_END)
-        return said if end else "" if thoughts.lstrip().startswith(THOUGHTS_BEGIN) else self.text
+        _, end, said = self.text.rpartition(THOUGHTS_END)
+        return said if end or not self.text.lstrip().startswith(THOUGHTS_BEGIN) else ""
 
 
 class Likelihood(NamedTuple):
@@ -55,6 +55,19 @@ class Likelihood(NamedTuple):
     logarithm: float
     is_greedy: bool
     request: tuple[int, int] = (0, 0)
+
+
+def with_marks(texts: Sequence[str | None]) -> list[str | None]:
+    """Return answers to one chat template, with the beginning of thoughts where the template itself wrote it.
+
+    It did where an answer has the thoughts' end alone; another that has neither was cut within its thoughts.
+    """
+    ends = (text.partition(THOUGHTS_END) for text in texts if text)
+    opened = any(end and THOUGHTS_BEGIN not in thoughts for thoughts, end, _ in ends)
+    return [
+        THOUGHTS_BEGIN + text if opened and text and not text.lstrip().startswith(THOUGHTS_BEGIN) else text
+        for text in texts
+    ]
 
 
 def thought_tokens(text: str, ids: Sequence[int], tokens: int, end_id: int | None) -> int | None:
