@@ -60,7 +60,6 @@ def asked(scores: Floats, answers: str = "a", version: str = "1") -> Quality:
         numbers=list(range(items)),
         scores=scores.tolist(),
         answers=[answers] * items,
-        same_answers=None,
     )
     return Quality(overall=None, tasks=[task], categories=[], failures=[])
 

@@ -25,7 +25,7 @@ doc_to_text: "Q: {{{{question}}}}\\nA:"
 doc_to_target: "{{{{{target}}}}}"
 {more}
 generation_kwargs: {{until: ["\\n", "Q:"], max_gen_toks: 16, do_sample: {drawn}, temperature: 0.5}}
-metric_list: [{{metric: {metric}, aggregation: mean, higher_is_better: true}}]
+metric_list: [{{metric: {metric}, aggregation: mean, higher_is_better: {rises}}}]
 num_fewshot: 0
 metadata: {{version: 3.0}}
 """
@@ -84,6 +84,7 @@ def tasks(tmp_path: Path) -> Path:
         "data": data,
         "drawn": "false",
         "metric": "exact_match",
+        "rises": "true",
     }
     sound["more"] = NUMBER
     others: dict[str, dict[str, Any]] = {
@@ -92,9 +93,11 @@ def tasks(tmp_path: Path) -> Path:
         "nodata": {"data": tmp_path / "none.jsonl"},
         "choice": {"kind": "multiple_choice", "metric": "acc", "target": "place", "more": 'doc_to_choice: ["1", "3"]'},
         "drawn": {"drawn": "true"},
+        "falls": {"rises": "false"},
     }
     for name, changed in others.items():
         (tmp_path / f"{name}.yaml").write_text(TASK.format(name=name, **sound | changed))
+    (tmp_path / "mixed.yaml").write_text("group: mixed\ntask: [sums, choice]\n")
     return tmp_path
 
 
@@ -131,6 +134,7 @@ def test_tasks_prompts_filters_and_metrics_are_the_harness_s(packages: Path, tas
         ("nodata", {}, "none.jsonl"),
         ("choice", {}, "chat templates hide them; quality.chat: false"),
         ("drawn", {}, "it draws its answers at random"),
+        ("falls", {}, "its metric exact_match gives no item a value from 0, wrong, to 1, right"),
         ("nosuch", {}, "lm-evaluation-harness has no such task"),
         ("gsm8k", {}, "its data must be here already"),
     ],
@@ -149,3 +153,9 @@ def test_given_answers_are_compared_by_their_likelihoods(packages: Path, tasks: 
     found = asked(packages, tasks, "choice", chat=False)
     assert [score for _, _, score, _ in found["scores"]] == [1.0] + [0.0] * 11
     assert found["scores"][1][3] == [[0, 2], [0, 3]]
+
+
+def test_every_item_of_a_group_that_asks_in_two_ways_keeps_its_requests(packages: Path, tasks: Path) -> None:
+    """One request of an item that generates, two of an item with two given answers: none of their joules is lost."""
+    scores = asked(packages, tasks, "mixed", chat=False)["scores"]
+    assert sorted(len(requests) for *_, requests in scores) == [1] * 12 + [2] * 12

@@ -60,16 +60,6 @@ class AnswerFigures(Stored):
     interval: Interval | None = None
     reason: str | None = None
 
-    @property
-    def low_j(self) -> float | None:
-        """Lower end of the interval."""
-        return self.interval and self.interval.low
-
-    @property
-    def high_j(self) -> float | None:
-        """Upper end of the interval."""
-        return self.interval and self.interval.high
-
 
 class TaskFigures(AnswerFigures):
     """Figures of one task, and each item's score, to be compared item by item.
@@ -81,7 +71,6 @@ class TaskFigures(AnswerFigures):
         numbers: Of the items, in order.
         scores: Of each item, the mean over restarts.
         answers: Of each item, a hash of the first restart's answers; of given answers that were compared, of the score.
-        same_answers: Share of items whose answers are the same in all restarts; null with one restart.
     """
 
     version: str
@@ -90,7 +79,6 @@ class TaskFigures(AnswerFigures):
     numbers: list[int]
     scores: list[float]
     answers: list[str]
-    same_answers: float | None
 
 
 class Quality(Stored):
@@ -276,8 +264,7 @@ def _overall(every: Sequence[_Items]) -> AnswerFigures | None:
 
 def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> TaskFigures:
     evaluations = [evaluation for _, evaluation in found]
-    hashes = [[_hash(evaluation, at) for at in range(len(evaluation.scores))] for evaluation in evaluations]
-    first, equal = evaluations[0], [len(set(each)) == 1 for each in zip(*hashes, strict=True)]
+    first = evaluations[0]
     return TaskFigures(
         **items.figures(first.task),
         version=first.version,
@@ -285,8 +272,7 @@ def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> T
         rendered_sha256=next((run_pass.rendered_sha256 for run_pass in first.passes), None),
         numbers=[score.item for score in first.scores],
         scores=items.scores.mean(axis=0).tolist(),
-        answers=hashes[0],
-        same_answers=fmean(equal) if len(found) > 1 else None,
+        answers=[_hash(first, at) for at in range(len(first.scores))],
     )
 
 

@@ -191,8 +191,10 @@ class Row:
         float | None,
         Column("quality.overall.energy_per_correct_j", "J/correct answer", ".4g", in_study=11, on_page=22),
     ] = None
-    energy_per_correct_low_j: Annotated[float | None, Column("quality.overall.low_j", "J/correct from", ".4g")] = None
-    energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.high_j", "to", ".4g")] = None
+    energy_per_correct_low_j: Annotated[
+        float | None, Column("quality.overall.interval.low", "J/correct from", ".4g")
+    ] = None
+    energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.interval.high", "to", ".4g")] = None
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit", on_page=9)]
     roofline_time_ratio: Annotated[
         float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g", on_page=10)
