@@ -90,6 +90,7 @@ def test_limit_draws_the_same_items_and_examples_are_never_asked() -> None:
         ({"tasks": ["code"]}, False, "code runs programs that the model writes, and the runner is in no container"),
         ({"few_shot": 30}, True, "quality.few_shot: 30 leaves none of the 30 items of arithmetic to ask"),
         ({"tasks": ["nonsense"]}, True, "quality.tasks: nonsense is no bundled task, and lm-evaluation-harness"),
+        ({"tasks": ["nonsense"]}, True, "or write arithmetic or retrieval or instructions or code"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line(settings: dict[str, Any], confined: bool, message: str) -> None:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, WattdockError
+from wattdock.quality.bundled import questions
 from wattdock.quality.task import Prompt, Score, Task
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _harness(what: str) -> Iterator[None]:
         import huggingface_hub.constants as hub
     except ImportError as error:
         missing = f"{what} is no bundled task, and lm-evaluation-harness is not installed ({error})"
-        raise ConfigError(missing, "pip install 'wattdock[quality]', or see the bundled tasks") from error
+        raise ConfigError(missing, f"pip install 'wattdock[quality]', or write {' or '.join(questions())}") from error
     before, hub.HF_HUB_OFFLINE = hub.HF_HUB_OFFLINE, True
     datasets.config.HF_HUB_OFFLINE = True
     datasets.disable_progress_bars()
