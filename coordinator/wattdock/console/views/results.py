@@ -107,7 +107,8 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
     also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
     yield "work", f"{work.count:,} {work.unit} in {runs}, {speed.duration_s:.2f} s{also}"
-    yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s"
+    within = f" (within {command.work.within})" if command.work.within else ""
+    yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
     if result.energy and result.energy.windows and not work.count:
         reasons = filter(None, (figure.reason for figure in result.energy.windows.of_headline()))
@@ -115,7 +116,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     for part in work.marked:
         joules = part.reason or f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
         interval = f" {part.interval_j:.4g}" if part.interval_j else ""
-        yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the time: {joules}{interval}"
+        yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the runs' time: {joules}{interval}"
 
 
 def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
