@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from make.outcomes import known
+from seams.metering import Ticks
 from seams.quality import questions
+from seams.study import PassStarted
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, RunnerError
+from wattdock.metering import MeterEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from seams.study import Event
+
+    from wattdock.metering import Timeline
     from wattdock.records import PassRecord
     from wattdock.runner import PassRequest
 
@@ -133,3 +141,46 @@ def test_runner_that_dies_of_a_question_costs_no_measured_pass(
     assert found
     for line in failures:
         assert any(failure.startswith(line) for failure in found.failures)
+
+
+@pytest.mark.parametrize("kind", ["gpu_lost", "counter_frozen", "broke_off"])
+def test_gpu_or_meter_lost_during_questions_costs_their_joules_only(machine: KnowingMachine, kind: Any) -> None:
+    """The measured passes keep their joules, the questions their scores, and J per correct answer is null with why."""
+    lost_ns = list[int]()
+
+    def unread(timeline: Timeline) -> Timeline:
+        if not lost_ns:
+            return timeline
+        gpu = timeline.gpus["GPU-1"]
+        kept = gpu.ticks.after_end_ns < lost_ns[0]
+        ticks = Ticks(**{column.name: getattr(gpu.ticks, column.name)[kept] for column in fields(Ticks)})
+        values = {"stood_s": 9.0, "mean_w": 300.0}
+        end_ns = timeline.end_ns if kind == "counter_frozen" else None
+        event = MeterEvent(lost_ns[0], kind, end_ns=end_ns, said="GPU is lost", values=values)
+        return replace(timeline, gpus={"GPU-1": replace(gpu, ticks=ticks, events=(event,))})
+
+    def lose(happened: Event) -> None:
+        if isinstance(happened, PassStarted) and happened.stage == "quality: arithmetic":
+            lost_ns.append(machine.clock.now_ns() + NS_PER_S // 2)
+
+    machine.as_read = machine.at_meter_end = unread
+    result = machine.run(study(experiment("a", **ASKED)), on=lose).results[0].result
+    energy, overall = known(result.energy), known(known(result.quality).overall)
+    assert lost_ns
+    assert (result.status, result.error) == ("ok", None)
+    assert energy.total_j == pytest.approx(300 * known(result.performance).duration_s, rel=0.02)
+    assert (overall.score, overall.energy_per_correct_j) == (0.75, None)
+    assert overall.reason
+
+
+@pytest.mark.parametrize(("limit_s", "score"), [(8.0, None), (12.0, 0.75)])
+def test_questions_end_at_the_limit_of_an_experiment(
+    machine: KnowingMachine, limit_s: float, score: float | None
+) -> None:
+    """Passes take less than 8 s, both tasks 10 s and a pause each: the second is not answered within 8 s."""
+    settings = ASKED | {"timeouts": {"experiment_s": limit_s}}
+    [stored] = machine.run(study(experiment("a", **settings))).results
+    found = known(stored.result.quality)
+    assert (stored.result.status, known(stored.result.energy).total_j is not None) == ("ok", True)
+    assert [task.name for task in found.tasks] == ["arithmetic", "retrieval"][: 1 if score is None else 2]
+    assert [f"took longer than {limit_s:g} s" in failure for failure in found.failures] == [True] * (score is None)
