@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
+from make.outcomes import known
+from seams.metering import Ticks
 from seams.quality import questions
+from seams.study import PassStarted
 
 from wattdock.audit import audited
+from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, RunnerError
+from wattdock.metering import MeterEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from seams.study import Event
+
+    from wattdock.metering import Timeline
     from wattdock.records import PassRecord
     from wattdock.runner import PassRequest
 
@@ -178,3 +186,46 @@ def test_joules_while_others_may_have_measured_are_unknown_with_the_reason(machi
     assert found
     assert found.tasks[0].energy_j == pytest.approx(1500, rel=0.01)
     assert (found.tasks[1].energy_j, found.tasks[1].reason, found.tasks[1].score) == (None, "a lease was lost", 0.75)
+
+
+@pytest.mark.parametrize("kind", ["gpu_lost", "counter_frozen", "broke_off"])
+def test_gpu_or_meter_lost_during_questions_costs_their_joules_only(machine: KnowingMachine, kind: Any) -> None:
+    """The measured passes keep their joules, the questions their scores, and J per correct answer is null with why."""
+    lost_ns = list[int]()
+
+    def unread(timeline: Timeline) -> Timeline:
+        if not lost_ns:
+            return timeline
+        gpu = timeline.gpus["GPU-1"]
+        kept = gpu.ticks.after_end_ns < lost_ns[0]
+        ticks = Ticks(**{column.name: getattr(gpu.ticks, column.name)[kept] for column in fields(Ticks)})
+        values = {"stood_s": 9.0, "mean_w": 300.0}
+        end_ns = timeline.end_ns if kind == "counter_frozen" else None
+        event = MeterEvent(lost_ns[0], kind, end_ns=end_ns, said="GPU is lost", values=values)
+        return replace(timeline, gpus={"GPU-1": replace(gpu, ticks=ticks, events=(event,))})
+
+    def lose(happened: Event) -> None:
+        if isinstance(happened, PassStarted) and happened.stage == "quality: arithmetic":
+            lost_ns.append(machine.clock.now_ns() + NS_PER_S // 2)
+
+    machine.as_read = machine.at_meter_end = unread
+    result = machine.run(study(experiment("a", **ASKED)), on=lose).results[0].result
+    energy, overall = known(result.energy), known(known(result.quality).overall)
+    assert lost_ns
+    assert (result.status, result.error) == ("ok", None)
+    assert energy.total_j == pytest.approx(300 * known(result.performance).duration_s, rel=0.02)
+    assert (overall.score, overall.energy_per_correct_j) == (0.75, None)
+    assert overall.reason
+
+
+@pytest.mark.parametrize(("limit_s", "score"), [(8.0, None), (12.0, 0.75)])
+def test_questions_end_at_the_limit_of_an_experiment(
+    machine: KnowingMachine, limit_s: float, score: float | None
+) -> None:
+    """Passes take less than 8 s, both tasks 10 s and a pause each: the second is not answered within 8 s."""
+    settings = ASKED | {"timeouts": {"experiment_s": limit_s}}
+    [stored] = machine.run(study(experiment("a", **settings))).results
+    found = known(stored.result.quality)
+    assert (stored.result.status, known(stored.result.energy).total_j is not None) == ("ok", True)
+    assert [task.name for task in found.tasks] == ["arithmetic", "retrieval"][: 1 if score is None else 2]
+    assert [f"took longer than {limit_s:g} s" in failure for failure in found.failures] == [True] * (score is None)

@@ -110,7 +110,7 @@ class TimeoutsSpec(StrictSettings):
         heartbeat_s: Longest silence of the runner in a pass.
         stall_s: Longest time in a pass without a new token or a finished request.
         stop_s: From being asked to stop to being killed.
-        experiment_s: Warm-up and passes of one restart together; None sets no limit.
+        experiment_s: Warm-up and passes of one restart together, and its questions together; None sets no limit.
     """
 
     launch_s: PositiveFloat = 120

@@ -177,18 +177,16 @@ def energy_loss(timeline: Timeline, recording: Recording, gpus: Sequence[str], *
     if failure and failure.kind != Failure.INTERRUPTED:
         return None
     used = recording.runner.used_gpu_uuids if recording.runner else []
-    found, reasons = [timeline.gpus[uuid] for uuid in used if uuid in timeline.gpus], []
-    if failure is None:
-        reasons += [timeline.reason or ""] if timeline.broke_off else []
-        reasons += [
-            f"{gpu.uuid}: {event.message}" for gpu in found for event in gpu.events if event.kind == "broke_off"
-        ]
+    reasons = [timeline.reason or ""] if timeline.broke_off and failure is None else []
     if metered and recording.record.passes:
         unseen = timeline.reason or "the meter did not see this GPU"
         reasons += [f"{uuid}: {unseen}; {SEE_DOCTOR}" for uuid in used if uuid not in timeline.gpus]
         spans = [measured.span for measured in recording.record.passes]
-        energies = [(gpu.uuid, energy) for gpu in found for energy in EnergyCurve(gpu).measured(spans)]
-        reasons += [f"{uuid}: {energy.reason}; {SEE_DOCTOR}" for uuid, energy in energies if energy.energy_j is None]
+        for gpu in (timeline.gpus[uuid] for uuid in used if uuid in timeline.gpus):
+            missing = [energy.reason for energy in EnergyCurve(gpu).measured(spans) if energy.energy_j is None]
+            # What broke off after the passes, during questions, cost none of them its energy.
+            broken = [event.message for event in gpu.events if event.kind == "broke_off" and missing]
+            reasons += [f"{gpu.uuid}: {reason}; {SEE_DOCTOR}" for reason in (*broken, *missing)]
     return MeterError(reasons[0]) if reasons else None
 
 

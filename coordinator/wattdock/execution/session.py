@@ -59,7 +59,7 @@ class Session:
         self._startup = Recording(self._plan.config, record, stage="model")
         self._served: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
-        self._deadline_ns = math.inf
+        self._begun_ns, self._limit_s = 0, math.inf
         self._meter = context.machine.new_meter(self._plan)
         self._stack = ExitStack()
 
@@ -113,16 +113,18 @@ class Session:
             self._context.interrupts.check()
             state = self._pending[0]
             self._current, config = self._begin(state), state.config
-            self._deadline_ns = self._clock.now_ns() + (config.timeouts.experiment_s or math.inf) * NS_PER_S
+            self._bound(config.timeouts.experiment_s)
             restarts, remaining = state.restarts, self._context.remaining()
             number, gpus = self._restart + 1, tuple(self._gpu_uuids)
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
             yield runner, self._current
-            self._current, self._deadline_ns = None, math.inf
+            self._current = None
         # What questions leave in an engine, such as graphs and caches, no measured pass meets.
         for _, recording in self._served:
             if not recording.record.failure:
+                self._bound(recording.config.timeouts.experiment_s)
                 evaluate(runner, recording)
+        self._bound(None)
         runner.client.unload()
 
     def save(self) -> None:
@@ -199,13 +201,16 @@ class Session:
         self._pending.remove(state)
         return recording
 
+    def _bound(self, limit_s: float | None) -> None:
+        """Let what begins now take so long at most, in seconds; None sets no limit."""
+        self._begun_ns, self._limit_s = self._clock.now_ns(), limit_s or math.inf
+
     def _check(self) -> None:
-        """Raise for a signal that came, or where the current experiment has taken too long."""
+        """Raise for a signal that came, or where the current experiment, or its questions, have taken too long."""
         self._context.interrupts.check()
-        if self._current and self._clock.now_ns() > self._deadline_ns:
-            limit_s = self._current.config.timeouts.experiment_s
+        if self._clock.now_ns() - self._begun_ns > self._limit_s * NS_PER_S:
             raise RunnerError(
-                f"the experiment took longer than {limit_s:g} s", "it was stopped (see timeouts.experiment_s)"
+                f"the experiment took longer than {self._limit_s:g} s", "it was stopped (see timeouts.experiment_s)"
             )
 
     def _fail_refused(self, accept: Callable[[ExperimentState], None]) -> None:
