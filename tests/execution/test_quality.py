@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
@@ -13,7 +15,7 @@ from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from make.outcomes import known
 from seams.metering import Ticks
 from seams.quality import questions
-from seams.study import PassStarted
+from seams.study import PassStarted, TokensSeen
 
 from wattdock.audit import audited
 from wattdock.clock import NS_PER_S
@@ -216,6 +218,23 @@ def test_gpu_or_meter_lost_during_questions_costs_their_joules_only(machine: Kno
     assert energy.total_j == pytest.approx(300 * known(result.performance).duration_s, rel=0.02)
     assert (overall.score, overall.energy_per_correct_j) == (0.75, None)
     assert overall.reason
+
+
+def test_interruption_costs_the_score_of_what_was_being_asked(machine: KnowingMachine) -> None:
+    """And of what was to be asked after it; the measured passes stay."""
+
+    def interrupt(happened: Event) -> None:
+        if isinstance(happened, TokensSeen) and happened.stage == "quality: arithmetic":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        machine.run(study(experiment("a", **ASKED)), on=interrupt)
+    [stored] = machine.last.results
+    assert known(stored.result.energy).total_j is not None
+    assert known(stored.result.quality).failures == [
+        "arithmetic, restart 1: interrupted while it was asked",
+        "retrieval: not asked in restart 1, whose runner ended before",
+    ]
 
 
 @pytest.mark.parametrize(("limit_s", "score"), [(8.0, None), (12.0, 0.75)])

@@ -51,7 +51,12 @@ def evaluate(runner: LoadedRunner, recording: Recording) -> None:
         return
     for task in tasks:
         recording.stage = f"quality: {task.name}"
-        recording.add(evaluations=_evaluation(runner, recording, task))
+        try:
+            found = _evaluation(runner, recording, task)
+        except KeyboardInterrupt:
+            recording.add(evaluations=Evaluation(task.name, failure="interrupted while it was asked"))
+            raise
+        recording.add(evaluations=found)
 
 
 def _evaluation(runner: LoadedRunner, recording: Recording, task: Task) -> Evaluation:
