@@ -210,7 +210,7 @@ def test_what_a_cluster_is_given_and_what_its_task_leaves_hold_no_secret(leaky: 
     leaky.write(json.dumps({"defaults": {"backend": "leaky", "leaky": {"load_fault": "raise"}, "accelerator": "cpu"}}))
     env = environment(leaky) | {"PATH": f"{programs}:{os.environ['PATH']}"}
     queued = leaky("run", "x.yaml", "--on", "slurm", "--model", "shape:tiny-llama", env=env)
-    assert "x.yaml --on slurm" in queued.stderr
+    assert "wattdock run --on slurm --resume x-1" in queued.stderr
     [study] = (leaky.folder / "results/studies").iterdir()
     done = leaky("fleet", "task", study, "0", env=env)
     assert done.returncode == 5, done.stderr

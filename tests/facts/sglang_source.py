@@ -35,7 +35,6 @@ TEXTS = {
     ),
     "srt/managers/schedule_batch.py": "type abort length stop message status_code",
     "srt/managers/tokenizer_manager.py": "output_ids meta_info finish_reason cached_tokens num_retractions",
-    "srt/observability/metrics_collector.py": ("sglang:time_to_first_token_seconds sglang:inter_token_latency_seconds"),
     "srt/utils/common.py": "/metrics",
 }
 ARGUMENTS = "srt/arg_groups/fields/*.py"

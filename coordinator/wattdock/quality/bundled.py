@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import random
 import re
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
 from wattdock.quality.task import Prompt, Score, Task
-from wattdock.text import strict_json
+from wattdock.text import json_text, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +112,7 @@ def questions() -> dict[str, tuple[Question, ...]]:
     """Return the questions of each task."""
     lines = (files("wattdock.quality") / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     found: dict[str, list[Question]] = {}
-    for question in (Question(**json.loads(line)) for line in lines):
+    for question in (Question(**strict_json(line)[0]) for line in lines):
         found.setdefault(question.task, []).append(question)
     return {task: tuple(each) for task, each in found.items()}
 
@@ -134,7 +133,7 @@ def _is_json(answer: str, value: Any) -> bool:
         found, length = strict_json(text)
     except ValueError:
         return False
-    return length == len(text) and json.dumps(found) == json.dumps(value)
+    return length == len(text) and json_text(found) == json_text(value)
 
 
 def _is_between(answer: str, ends: Sequence[str]) -> bool:

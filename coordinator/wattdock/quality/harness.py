@@ -5,7 +5,6 @@ Nothing is fetched: data come from a folder or from what the Hugging Face cache 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import defaultdict
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import ConfigError, WattdockError
 from wattdock.quality.bundled import questions
 from wattdock.quality.task import Prompt, Score, Task
+from wattdock.text import json_text, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -150,7 +150,7 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
                 raise ConfigError(
                     "it begins the model's answer, which chat templates cannot", "set quality.chat: false"
                 )
-            return json.dumps(chat_history)
+            return json_text(chat_history)
 
         @property
         def tokenizer_name(self) -> str:
@@ -206,7 +206,7 @@ def _prompt(task: HarnessTask, context: str, settings: Mapping[str, Any]) -> Pro
     limit = min(settings.get("max_gen_toks") or task.max_output_tokens, task.max_output_tokens)
     if not task.chat:
         return Prompt(context, limit)
-    return Prompt(tuple((turn["role"], turn["content"]) for turn in json.loads(context)), limit)
+    return Prompt(tuple((turn["role"], turn["content"]) for turn in strict_json(context)[0]), limit)
 
 
 @cache
