@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from contract.runner_process import PYTORCH_PYTHON
 
 REPO = Path(__file__).parents[2]
 PACKAGE = "lm-eval==0.4.13"
@@ -57,6 +59,21 @@ try:
     print(json.dumps({"version": task.version, "few_shot": task.few_shot, "scores": scores, "asked": engine.asked}))
 except ConfigError as error:
     print(json.dumps({"error": str(error)}))
+"""
+# Asks the same of the harness's own model of transformers, whose packages win over those beside the harness.
+OF_TRANSFORMERS = """
+import json, sys
+sys.path.append(sys.argv[1])
+import lm_eval
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+tasks = TaskManager(include_path=sys.argv[3], include_defaults=False).load(["sums", "choice"])
+model = HFLM(pretrained=sys.argv[2], dtype="float32", device="cpu", batch_size=1)
+found = lm_eval.evaluate(lm=model, task_dict=tasks, bootstrap_iters=0)["samples"]
+said = [each["resps"][0][0] for each in found["sums"]]
+scores = {name: [each[each["metrics"][0]] for each in of_task] for name, of_task in found.items()}
+print(json.dumps({"said": said, "scores": scores}))
 """
 
 
@@ -159,3 +176,39 @@ def test_every_item_of_a_group_that_asks_in_two_ways_keeps_its_requests(packages
     """One request of an item that generates, two of an item with two given answers: none of their joules is lost."""
     scores = asked(packages, tasks, "mixed", chat=False)["scores"]
     assert sorted(len(requests) for *_, requests in scores) == [1] * 12 + [2] * 12
+
+
+@pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
+def test_scores_are_those_of_the_harness_s_own_model_of_transformers(
+    packages: Path, tasks: Path, models: Path, tmp_path: Path
+) -> None:
+    """SmolLM2's real weights at 32 bit: the same answers and choices, item by item."""
+    data = (tasks / "sums.jsonl").read_text().splitlines(keepends=True)
+    (tasks / "sums.jsonl").write_text("".join(data[:8]))
+    model = models / "smollm2-135m-instruct"
+    words: list[str | Path] = [PYTORCH_PYTHON, "-c", OF_TRANSFORMERS, packages, model, tasks]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    said = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    theirs = json.loads(said.splitlines()[-1])
+
+    settings = {
+        "backend": "pytorch",
+        "model": {"path": str(model)},
+        "pytorch": {"dtype": "float32"},
+        "warmup": {"passes": 0},
+        "repeats": {"passes": 1, "restarts": 1},
+        "workload": {"batch_size": 8, "max_output_tokens": 2, "prompts": {"source": "synthetic", "input_tokens": 8}},
+        "quality": {"tasks": ["sums", "choice"], "folder": str(tasks), "chat": False},
+    }
+    (tmp_path / "x.yaml").write_text(json.dumps(settings))
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, [REPO / "coordinator", REPO / "proto", packages]))
+    words = [sys.executable, "-m", "wattdock", "run", "x.yaml", "--runner-python", PYTORCH_PYTHON]
+    subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    [file] = tmp_path.glob("results/*/result.json")
+    found = json.loads(file.read_text())["quality"]
+    requests = pq.read_table(file.parent / "restarts/0/requests.parquet").to_pylist()
+    answered = [each["text"] for each in requests if each["pass"] == -1]
+
+    assert found["failures"] == []
+    assert {task["name"]: task["scores"] for task in found["tasks"]} == theirs["scores"]
+    assert answered == theirs["said"]
