@@ -20,14 +20,16 @@ from seams.study import PassStarted, TokensSeen
 from wattdock.audit import audited
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, RunnerError
-from wattdock.metering import MeterEvent
+from wattdock.metering import MeterEvent, Span
+from wattdock.quality import Score, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from seams.study import Event
 
     from wattdock.metering import Timeline
+    from wattdock.quality import Engine
     from wattdock.records import PassRecord
     from wattdock.runner import PassRequest
 
@@ -218,6 +220,38 @@ def test_gpu_or_meter_lost_during_questions_costs_their_joules_only(machine: Kno
     assert energy.total_j == pytest.approx(300 * known(result.performance).duration_s, rel=0.02)
     assert (overall.score, overall.energy_per_correct_j) == (0.75, None)
     assert overall.reason
+
+
+@dataclass(frozen=True)
+class GivenAnswers(Task):
+    """Compares given answers."""
+
+    def evaluate(self, engine: Engine) -> list[Score]:
+        found = engine.likelihoods([("two and two are", " four"), ("one and one are", " two")])
+        return [Score(at, "sums", float(each.is_greedy), (each.request,)) for at, each in enumerate(found)]
+
+
+@pytest.mark.parametrize(("left_out", "scores"), [(0, [1.0, 1.0]), (3, None)])
+def test_text_that_has_no_room_is_not_judged_without_its_begin(
+    machine: KnowingMachine, monkeypatch: pytest.MonkeyPatch, left_out: int, scores: list[float] | None
+) -> None:
+    """The task has no score, and says why."""
+
+    def log_likelihoods(runner: KnowingRunner, pairs: Sequence[object], **_: object) -> Any:
+        begin_ns = runner.clock.now_ns()
+        runner.clock.sleep(1.0)
+        told = [SimpleNamespace(log_likelihood=-1.0, is_greedy=True, tokens=1, left_out=left_out) for _ in pairs]
+        return told, Span("likelihoods", begin_ns, runner.clock.now_ns())
+
+    monkeypatch.setattr(KnowingRunner, "log_likelihoods", log_likelihoods, raising=False)
+    task = GivenAnswers("arithmetic", "1", 0, runs_code=False)
+    monkeypatch.setattr("wattdock.execution.evaluation.tasks_of", lambda *_: [task])
+    asked = ASKED | {"quality": {"tasks": ["arithmetic"]}}
+    found = known(machine.run(study(experiment("a", **asked))).results[0].result.quality)
+    assert [task.scores for task in found.tasks] == ([scores] if scores else [])
+    assert [failure.partition(" in the")[0] for failure in found.failures] == (
+        [] if scores else ["arithmetic, restart 1: 2 of 2 texts have no room"]
+    )
 
 
 def test_interruption_costs_the_score_of_what_was_being_asked(machine: KnowingMachine) -> None:

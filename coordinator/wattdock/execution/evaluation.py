@@ -142,6 +142,9 @@ class _AskedEngine:
                 )
                 if runner.gpu_uuids:
                     runner.clock.sleep(SETTLE_S)
+            if cut := sum(score.left_out > 0 for score in scores):
+                what = f"{cut} of {len(scores)} texts have no room in the model's context, and would lose their begin"
+                raise ConfigError(what, "lower quality.few_shot, or raise the engine's limit")
             asked = tuple(
                 RequestRecord(at, span.start_ns, finished_ns=span.end_ns, output_tokens=score.tokens)
                 for at, score in enumerate(scores)
