@@ -176,9 +176,10 @@ def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytes
 
 
 def test_the_share_of_time_that_a_command_marks_as_communication_stands_beside_its_size(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the spans that count, 30 s of 120; without them, of the runs, 30 s of 200."""
+    monkeypatch.setenv("COLUMNS", "300")
     spans = [("epoch", 120.0), ("communication", 30.0)]
     marked = [{"name": name, "count": 3, "duration_s": length_s, "share": length_s / 200} for name, length_s in spans]
     work = {"unit": "samples", "count": 100, "marked": marked}
