@@ -155,8 +155,9 @@ class _AskedEngine:
             self.passes.append(
                 PassRecord(span, asked, series, tokens, None, None, 0, index=-1 - number, lease_fault=fault)
             )
-            each = enumerate(scores)
-            found += [Likelihood(score.log_likelihood, score.is_greedy, (number, at)) for at, score in each]
+            found += [
+                Likelihood(score.log_likelihood, score.is_greedy, (number, at)) for at, score in enumerate(scores)
+            ]
         return found
 
     def with_thoughts(self, score: Score) -> Score:

@@ -30,11 +30,8 @@ MOST_ITEMS = 1_000_000
 # Keys of a document that name its part of the task.
 CATEGORIES = ("category", "subject", "subtask")
 # Kinds of tasks: those that generate, and those that need probabilities of given answers, which these backends tell.
-GENERATES, NEEDS_LIKELIHOODS, TELL_LIKELIHOODS = (
-    "generate_until",
-    ("loglikelihood", "multiple_choice"),
-    ("pytorch", "vllm"),
-)
+GENERATES, NEEDS_LIKELIHOODS = "generate_until", ("loglikelihood", "multiple_choice")
+TELL_LIKELIHOODS = ("pytorch", "vllm")
 
 
 @dataclass(frozen=True)

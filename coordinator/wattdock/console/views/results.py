@@ -264,11 +264,9 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         error = f" ± {part.score_error:.3f}" if part.score_error is not None else ""
         known = f" {part.interval:.4g}" if part.interval else f" ({part.reason})" if part.reason else ""
         thoughts = f", {part.thought_tokens:,} of them thoughts" if part.thought_tokens else ""
-        unmeasured = "joules not measured" if part.energy_j is None else ""
-        cost = (
-            unmeasured
-            or f"{number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
-        )
+        cost = f"{number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
+        if part.energy_j is None:
+            cost = "joules not measured"
         yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
         if part in found.tasks:
             yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
