@@ -57,11 +57,12 @@ def test_the_second_board_and_both_together_follow_from_their_records(called: Ca
 
 
 def test_kept_figures_of_training_follow_from_their_records(called: Called) -> None:
-    """Nothing but the plain process stands against them, since memory is held against lists at the same instant."""
+    """One and two GPUs, DDP and FSDP2: the page's figures, and all that stands against them."""
     page = (DOCS / "measurements/training.md").read_text(encoding="utf-8")
-    for result in json.loads(called("show", DOCS / "measurements/data/train-h200.tar", "--again", "--json").stdout):
-        budget = result["budget"]
+    shown = called("show", DOCS / "measurements/data/train-two-h200.tar", "--again", "--json").stdout
+    against = []
+    for result in json.loads(shown):
+        budget, checks = result["budget"], result["audit"]["checks"]
         assert f"| {budget['energy_per_unit_j']:.2f} ± {budget['expanded']:.2%}"[:-1] in page
-        assert [check["name"] for check in result["audit"]["checks"] if check["status"] in ("fail", "unknown")] == [
-            "software"
-        ]
+        against.append([check["name"] for check in checks if check["status"] in ("fail", "unknown")])
+    assert sorted(against) == [["memory of others", "uncertainty", "software"], ["software"], ["software"], ["software"]]
