@@ -147,6 +147,7 @@ OPENED_ELSEWHERE = {
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
     "inputs/prompts/source.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
     "quality/bundled.py: wattdock's own": {"(files('wattdock.quality') / 'questions.jsonl').read_text"},
+    "forms/rungs.py: an installed package's": {"Path(str(package.locate_file(MIXES))).read_text"},
     "inputs/shapes.py: wattdock's own": {"(files('wattdock.inputs') / 'shapes.yaml').read_text"},
     "launch/images/build.py: wattdock's own": {"(DOCKER / f'{name}.Dockerfile').read_text"},
     "reports/page.py: wattdock's own": {"resources.files('wattdock.reports').joinpath(ASSETS, name).read_text"},
@@ -215,7 +216,7 @@ LOOKED_ELSEWHERE = {
         *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),
     },
     "store/selection.py: a person's path, names to open": {
-        *("path.exists", "path.is_file", "os.access"),
+        *("path.is_file", "Path(name).exists", "Path(place).exists", "os.access"),
         *("output_dir.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),
     },
 }

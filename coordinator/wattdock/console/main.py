@@ -16,6 +16,7 @@ from wattdock.console.estimate import estimate
 from wattdock.console.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
 from wattdock.console.experiments import plan, run
 from wattdock.console.fleet import app as fleet_app
+from wattdock.console.forms import cost, form
 from wattdock.console.images import app as images_app
 from wattdock.console.machine import doctor, gpus, reap
 from wattdock.console.options import in_help
@@ -45,8 +46,15 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         scaling: ("scaling study", "scaling results --json"),
         plot: ("plot pareto study -o figure.pdf", "plot table study -o table.tex"),
         report: ("report study", "report results -o all.html"),
+        cost: (
+            "cost study --pue 1.2 --price 0.12 --carbon 230",
+            "cost study --host 1.7±0.2 --pue 1.2±0.1 --carbon FRA",
+        ),
     },
-    "Publish": {reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%")},
+    "Publish": {
+        reproduce: ("reproduce study.tar", "reproduce study.tar --margin 3%"),
+        form: ("form boamps study -o boamps.json", "form model-card study:batch -o ENERGY.md --carbon 230"),
+    },
     "Machine": {
         doctor: ("doctor", "doctor --backend vllm"),
         gpus: ("gpus", "gpus --json"),

@@ -87,9 +87,19 @@ def find_results(
 def _folders(
     name: str, output_dir: Path, open_bundle: Callable[[Path], Path], warn: Callable[[str], None]
 ) -> list[Path]:
-    path = Path(name)
-    if not path.exists():
+    place, _, experiment = name.partition(":")
+    if Path(name).exists():
+        return _of_path(name, open_bundle)
+    if not experiment or not Path(place).exists():
         return _of_name(name, output_dir, warn)
+    folders = _of_path(place, open_bundle)
+    if named_so := [folder for folder in folders if load_result(folder).config.label == experiment]:
+        return named_so
+    raise ConfigError(f"{name}: no experiment of {place} has this name", f"see `wattdock show {place}`")
+
+
+def _of_path(name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
+    path = Path(name)
     if path.name == RESULT:
         return [path.parent]
     if path.is_file() and path.suffix != TAR:

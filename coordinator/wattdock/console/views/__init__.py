@@ -26,6 +26,7 @@ VIEWS = {
     "Estimate": "plans.estimate_view",
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
+    "Ladder": "tables.ladders_view",
     "Row": "tables.rows_view",
     "Scaling": "comparisons.scaling_view",
     "StoredResult": "results.results_view",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.console.views.terminal import Listing, Sheet
-from wattdock.reports.cells import cell_text, row_cells
+from wattdock.console.views.terminal import SENTENCES, Listing, Sheet
+from wattdock.reports.cells import NOTHING, cell_text, number, row_cells
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from wattdock.console.views.terminal import View
     from wattdock.fleet import TaskState
+    from wattdock.forms import Ladder
     from wattdock.store import Row
 
 TASK_COLUMNS = ("task", "state", "node", "GPUs", "done", "passes", "experiments", "why")
@@ -46,6 +47,29 @@ def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str
     cells = [[names.get(cell, cell) for cell in row_cells(row, known).values()] for row in rows[:MOST_ROWS]]
     yield Listing([COLUMNS[name].heading for name in known], cells)
     yield from _more(len(rows))
+
+
+def ladders_view(ladders: Sequence[Ladder]) -> View:
+    """Yield the rungs of each result, for a million units of its work."""
+    for each in ladders:
+        rows = [
+            (
+                rung.name,
+                number(rung.value),
+                rung.unit or NOTHING,
+                format(rung.interval, ".4g") if rung.interval else NOTHING,
+                rung.state,
+                rung.found,
+            )
+            for rung in each.rungs
+        ]
+        yield Listing(
+            ("", "figure", "unit", "95 % interval", "state", SENTENCES),
+            rows,
+            f"{each.label}: for a million {each.work}",
+        )
+    if ladders:
+        yield "what no meter and no factor covers is unknown; sensor gain is in no interval"
 
 
 def _more(count: int) -> View:

@@ -1,0 +1,108 @@
+"""A result as a BoAmps report.
+
+Source: Boavizta/BoAmps, model/report_schema.json and the four schemas that it names, commit 3bfefec8 (CC BY 4.0).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from wattdock.forms.rungs import J_PER_KWH
+from wattdock.version import __version__
+
+if TYPE_CHECKING:
+    from wattdock.forms.facts import Facts
+    from wattdock.records import EnvironmentSnapshot
+
+SPECIFICATION = "https://github.com/Boavizta/BoAmps/tree/main/model"
+# Greatest relative error of each word for quality.
+QUALITY = {"high": 0.10, "medium": 0.25}
+
+
+def written(facts: Facts) -> str:
+    """Return the report: the boards' joules of the measured passes in kWh, and the tokens that they stand for."""
+    result, energy, environment, done = facts.result, facts.energy, facts.environment, facts.performance
+    runner, model = environment.runner, environment.model
+    algorithm = {
+        "algorithmType": "llm",
+        "foundationModelName": model.name,
+        "parametersNumber": runner.parameter_count and runner.parameter_count / 1e9,
+        "framework": runner.framework,
+        "frameworkVersion": runner.framework_version,
+        "quantization": runner.engine_args.get("quantization") or runner.engine_args.get("dtype"),
+    }
+    amounts = {"input": done.prompt_tokens, "output": done.output_tokens}
+    is_command = result.config.command is not None
+    if is_command:
+        amounts = {"input": result.work.count if result.work else None}
+    half = facts.budget.expanded or 1.0
+    return json.dumps(
+        _known(
+            {
+                "header": {
+                    "formatVersion": "1.1.0",
+                    "formatVersionSpecificationUri": SPECIFICATION,
+                    "reportId": result.experiment_id,
+                    "reportDatetime": _time(result.started_utc),
+                    "reportStatus": "draft",
+                },
+                "task": {
+                    "taskStage": "other" if is_command else "inference",
+                    "taskFamily": facts.rungs.label if is_command else "text generation",
+                    "nbRequest": done.requests or 0,
+                    "algorithms": [{"algorithmType": "other"} if is_command else _known(algorithm)],
+                    "dataset": [
+                        {"dataUsage": usage, "dataType": "other" if is_command else "token", "dataQuantity": count}
+                        for usage, count in amounts.items()
+                        if count
+                    ],
+                },
+                "measures": [
+                    {
+                        "measurementMethod": "wattdock",
+                        "version": __version__,
+                        "gpuTrackingMode": f"{environment.meter} {energy.source}",
+                        "powerConsumption": (energy.total_j or 0.0) / J_PER_KWH,
+                        "measurementDuration": done.duration_s,
+                        "measurementDateTime": _time(result.started_utc),
+                    }
+                ],
+                "system": {"os": "linux", "distributionVersion": environment.kernel},
+                "software": _known({"language": "python", "version": runner.python_version}),
+                "infrastructure": {"infraType": "other", "components": _components(environment)},
+                "quality": next((word for word, most in QUALITY.items() if half <= most), "low"),
+            }
+        ),
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def _components(environment: EnvironmentSnapshot) -> list[dict[str, object]]:
+    gpus = [gpu for gpu in environment.host_gpus if gpu.uuid in environment.gpu_uuids]
+    components: list[dict[str, object]] = [
+        {"componentName": name, "componentType": "gpu", "nbComponent": environment.gpu_names.count(name)}
+        | {
+            "memorySize": next(
+                (gpu.vram_total_bytes / 1e9 for gpu in gpus if gpu.name == name and gpu.vram_total_bytes), None
+            )
+        }
+        for name in dict.fromkeys(environment.gpu_names)
+    ]
+    components.append(
+        {"componentName": environment.cpu_model, "componentType": "cpu", "nbComponent": environment.cpu_count}
+    )
+    if environment.memory_total_bytes:
+        components.append(
+            {"componentType": "ram", "nbComponent": 1, "memorySize": environment.memory_total_bytes / 1e9}
+        )
+    return [_known(component) for component in components]
+
+
+def _known(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _time(utc: str) -> str:
+    return utc[:19].replace("T", " ")

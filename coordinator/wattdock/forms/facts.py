@@ -1,0 +1,45 @@
+"""What every form is written from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wattdock.errors import StoreError
+
+if TYPE_CHECKING:
+    from wattdock.analysis import ExperimentResult
+    from wattdock.forms.rungs import Ladder
+    from wattdock.records import EnvironmentSnapshot
+
+
+class Facts(NamedTuple):
+    """A result with joules per unit of work, its parts, none of which is null, and its ladder."""
+
+    result: ExperimentResult
+    budget: Any
+    energy: Any
+    environment: EnvironmentSnapshot
+    performance: Any
+    rungs: Ladder
+
+    @classmethod
+    def of(cls, result: ExperimentResult, rungs: Ladder) -> Facts:
+        """Return the facts of a result.
+
+        Raises:
+            StoreError: No joules per unit of work were measured.
+        """
+        budget, energy, environment, done = result.budget, result.energy, result.environment, result.performance
+        if not (budget and energy and energy.total_j and environment and done):
+            raise StoreError(f"{rungs.label}: no joules per unit of work were measured, which a form asks for")
+        return cls(result, budget, energy, environment, done, rungs)
+
+    @property
+    def hardware(self) -> str:
+        """The GPUs used, as in "2 × NVIDIA H200"."""
+        return f"{self.environment.gpu_count} × {', '.join(dict.fromkeys(self.environment.gpu_names))}"
+
+    @property
+    def summary(self) -> str:
+        """What the audit says, in a line."""
+        return self.result.audit.summary if self.result.audit else "not audited"

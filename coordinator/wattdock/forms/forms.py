@@ -1,0 +1,34 @@
+"""The forms by name, and how one of them is written."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from wattdock.errors import ConfigError
+from wattdock.forms.facts import Facts
+
+if TYPE_CHECKING:
+    from wattdock.analysis import ExperimentResult
+    from wattdock.forms.rungs import Ladder
+
+# Form → the file here whose `written()` makes its text, and what it is.
+FORMS = {
+    "boamps": ("boamps", "BoAmps report, JSON"),
+    "llm-d": ("llm_d", "llm-d benchmark report 0.2.1, JSON"),
+    "model-card": ("model_card", "section of a model card on the Hugging Face hub, Markdown"),
+    "annex-xi": ("annex_xi", "statement for annex XI of Regulation (EU) 2024/1689, Markdown"),
+}
+
+
+def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
+    """Return the text of a result in a form; figures as they are stored, unrounded where the form is for programs.
+
+    Raises:
+        ConfigError: There is no such form.
+        StoreError: As `Facts.of`, or the form is of something else.
+    """
+    if kind not in FORMS:
+        raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
+    written: str = import_module(f"wattdock.forms.{FORMS[kind][0]}").written(Facts.of(result, rungs))
+    return written

@@ -1,0 +1,67 @@
+"""A result as a benchmark report of llm-d.
+
+Source: llm-d/llm-d-benchmark, llmdbenchmark/analysis/benchmark_report/br_v0_2_1_json_schema.json (Apache 2.0).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from wattdock.errors import StoreError
+
+if TYPE_CHECKING:
+    from wattdock.forms.facts import Facts
+
+# Where our quantiles stand in theirs.
+QUANTILES = {"mean_s": "mean", "p50_s": "p50", "p90_s": "p90", "p95_s": "p95", "p99_s": "p99", "max_s": "max"}
+
+
+def written(facts: Facts) -> str:
+    """Return the report; joules per token have no field of their own there, so they stand in its description.
+
+    Raises:
+        StoreError: The result is of a command, which served no requests.
+    """
+    result, budget, energy, environment, done, rungs = facts
+    if result.config.command is not None:
+        raise StoreError(f"{rungs.label}: llm-d's report is of requests, which a command has none of")
+    latencies = {
+        "time_to_first_token": _statistics(done.ttft, "s"),
+        "time_per_output_token": _statistics(done.tpot, "s/token"),
+        "inter_token_latency": _statistics(done.itl, "s/token"),
+        "request_latency": _statistics(done.e2e, "s"),
+    }
+    rates = {
+        "output_token_rate": {"units": "tokens/s", "mean": done.output_tokens_per_s},
+        "request_rate": {"units": "queries/s", "mean": done.requests_per_s},
+    }
+    interval = f" {budget.interval:.4g} (95 %)" if budget.interval else ""
+    power = {"power_consumption": {"units": "Watts", "mean": energy.mean_power_w}} if energy.mean_power_w else {}
+    report = {
+        "version": "0.2.1",
+        "run": {
+            "uid": result.experiment_id,
+            "time": {"start": result.started_utc},
+            "description": f"{budget.energy_per_unit_j:.4g}{interval} J per output token, GPU boards; "
+            f"{environment.model.name}, {environment.backend}, {facts.hardware}",
+            "keywords": ["wattdock"],
+        },
+        "results": {
+            "request_performance": {
+                "aggregate": {
+                    "requests": {"total": done.requests},
+                    "latency": {name: figures for name, figures in latencies.items() if figures},
+                    "throughput": rates,
+                }
+            },
+            "observability": {"components": [{"component_label": environment.backend, "aggregate": power}]},
+        },
+    }
+    return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def _statistics(figures: Any, units: str) -> dict[str, Any] | None:
+    if not figures:
+        return None
+    return {"units": units} | {theirs: getattr(figures, ours) for ours, theirs in QUANTILES.items()}

@@ -1,0 +1,203 @@
+"""From the joules of boards to the host, the facility, money and carbon, each rung with its own interval. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from math import hypot, log
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from wattdock.analysis import statistics
+from wattdock.errors import ConfigError
+from wattdock.values import known_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wattdock.analysis import ExperimentResult
+
+J_PER_KWH = 3.6e6
+# Figures of a ladder are for so many units of work.
+UNITS = 1_000_000
+FACTOR = re.compile(r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?(?P<per>/kWh|/h)?")
+MIXES = "codecarbon/data/private_infra/global_energy_mix.json"
+UNMEASURED = "fans, power supplies and network cards are not in it"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor that somebody names.
+
+    Attributes:
+        half: Half its 95 % interval; 0 where none was named.
+        said: As it is printed.
+    """
+
+    value: float
+    half: float
+    said: str
+
+    @classmethod
+    def parsed(cls, text: str, option: str) -> Factor:
+        """Return 1.2 ± 0.1 for "1.2±0.1", "1.2+-0.1" and "1.2±0.1/kWh".
+
+        Raises:
+            ConfigError: The text is none, is not above 0, or its interval reaches 0.
+        """
+        found = FACTOR.fullmatch(text.strip())
+        value, half = (float(found[name] or 0) for name in ("value", "half")) if found else (0.0, 0.0)
+        if not half < value:
+            raise ConfigError(f"{option} {text}: write a number above 0, as in 1.2 or 1.2±0.1")
+        return cls(value, half, text.strip())
+
+    @classmethod
+    def carbon(cls, text: str) -> Factor:
+        """Return a factor of g CO₂e/kWh, or that of a country's electricity ("FRA") in CodeCarbon's data.
+
+        Raises:
+            ConfigError: The text is neither, or CodeCarbon is not installed.
+
+        Source: codecarbon's data/private_infra/global_energy_mix.json; read without importing it, which takes seconds.
+        """
+        if not text.isalpha():
+            return cls.parsed(text, "--carbon")
+        try:
+            package = distribution("codecarbon")
+        except PackageNotFoundError:
+            raise ConfigError(
+                f"--carbon {text}: CodeCarbon, which knows countries, is not installed",
+                "pip install --no-deps codecarbon, or write g/kWh, as in --carbon 230",
+            ) from None
+        mixes = json.loads(Path(str(package.locate_file(MIXES))).read_text(encoding="utf-8"))
+        if (mix := mixes.get(text.upper())) is None:
+            raise ConfigError(f"--carbon {text}: no country of CodeCarbon's data", "write three letters, as in FRA")
+        said = f"{mix['carbon_intensity']} ({mix['country_name']}, {mix['year']}, codecarbon {package.version})"
+        return cls(mix["carbon_intensity"], 0.0, said)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What a person names of the way from boards to money and carbon; None where it is not named.
+
+    Attributes:
+        host: Host ÷ boards, with everything in the host.
+        pue: Facility ÷ host (power usage effectiveness).
+        price: Per kWh, in any currency.
+        carbon: Grams of CO₂ equivalent per kWh.
+        embodied: Grams of CO₂ equivalent per GPU and hour, for making the GPUs.
+    """
+
+    host: Factor | None = None
+    pue: Factor | None = None
+    price: Factor | None = None
+    carbon: Factor | None = None
+    embodied: Factor | None = None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung: what a million units of work take.
+
+    Attributes:
+        unit: "kWh", "g CO₂e", or "" for money.
+        half: Half the 95 % interval of the figure's logarithm; None where it is unknown.
+        found: By which meter or factors, or why it is unknown.
+    """
+
+    name: str
+    state: Literal["measured", "modelled", "unknown"]
+    found: str
+    unit: str = "kWh"
+    value: float | None = None
+    half: float | None = None
+
+    @property
+    def interval(self) -> statistics.Interval | None:
+        """The 95 % interval of `value`."""
+        return None if self.value is None or self.half is None else statistics.Interval.around(self.value, self.half)
+
+    def times(self, factor: Factor, name: str, found: str, unit: str = "kWh") -> Rung:
+        """Return this rung × a factor: modelled, and unknown where this one is.
+
+        Source: independent relative uncertainties add in quadrature (JCGM 100:2008, 5.1.6).
+        """
+        if self.value is None:
+            return Rung(name, "unknown", f"{self.name} is unknown", unit)
+        half = None if self.half is None else hypot(self.half, log(1 + factor.half / factor.value))
+        return Rung(name, "modelled", found, unit, self.value * factor.value, half)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of one result, from the boards up.
+
+    Attributes:
+        work: The unit of work in the plural: output tokens, samples.
+    """
+
+    label: str
+    work: str
+    rungs: list[Rung] = field(default_factory=list)
+
+
+def ladder(result: ExperimentResult, factors: Factors) -> Ladder:
+    """Return what a million units of a result's work take, as far as it was measured or factors are named."""
+    found = Ladder(result.config.label, result.budget.unit if result.budget else "units")
+    found.rungs.extend(_rungs(result, factors))
+    return found
+
+
+def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
+    boards = _boards(result)
+    yield boards
+    host = _host(result, boards, factors.host)
+    yield host
+    if factors.pue:
+        facility = host.times(factors.pue, "facility", f"host × PUE {factors.pue.said}")
+    else:
+        facility = Rung("facility", "unknown", "name its PUE with --pue")
+    yield facility
+    # Money and carbon are of the last rung that is known, which they name.
+    top = next((rung for rung in (facility, host) if rung.value is not None), boards)
+    if factors.price:
+        yield top.times(factors.price, "money", f"{top.name} × {factors.price.said} per kWh", "")
+    if factors.carbon:
+        yield top.times(factors.carbon, "carbon, use", f"{top.name} × {factors.carbon.said} g/kWh", "g CO₂e")
+    if factors.embodied:
+        yield _hours(result).times(
+            factors.embodied, "carbon, embodied", f"GPU-hours × {factors.embodied.said} g/h", "g CO₂e"
+        )
+
+
+def _boards(result: ExperimentResult) -> Rung:
+    budget, energy = result.budget, result.energy
+    name = "module" if energy and energy.energy_boundary == "module" else "boards"
+    if not budget or not energy:
+        return Rung(name, "unknown", (energy and energy.reason) or "no joules per unit of work")
+    value, missing = budget.energy_per_unit_j * UNITS / J_PER_KWH, "" if budget.expanded else f"; {budget.reason}"
+    said = f"{energy.source} of the boards' own sensors, whose gain is not in the interval{missing}"
+    return Rung(name, "measured", said, value=value, half=budget.expanded)
+
+
+def _host(result: ExperimentResult, boards: Rung, factor: Factor | None) -> Rung:
+    """Return the boards' rung with the host's part: by a named factor, or as far as RAPL saw it."""
+    if factor:
+        return boards.times(factor, "host", f"boards × {factor.said}")
+    energy = result.energy
+    read_j = known_sum(energy.host_j.values()) if energy and energy.host_j else None
+    if energy is None or boards.value is None or read_j is None or not energy.total_j:
+        return Rung("host", "unknown", "no meter of the host was read; name host ÷ boards with --host")
+    value = boards.value * (1 + read_j / energy.total_j)
+    return Rung("host", "measured", f"boards + RAPL ({', '.join(energy.host_j)}); {UNMEASURED}", value=value)
+
+
+def _hours(result: ExperimentResult) -> Rung:
+    """Return the hours of all GPUs used: joules of a unit ÷ watts of the same windows."""
+    budget, energy, environment = result.budget, result.energy, result.environment
+    if not budget or not energy or not energy.mean_power_w or not environment:
+        return Rung("GPU-hours", "unknown", "no mean power", "h")
+    hours = environment.gpu_count * budget.measured / energy.mean_power_w * UNITS / 3600
+    return Rung("GPU-hours", "measured", "GPUs × time", "h", hours, 0.0)

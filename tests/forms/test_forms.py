@@ -1,0 +1,194 @@
+"""Money and carbon by hand count, and forms held to their publishers' schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import PackageNotFoundError
+from math import exp, hypot, log
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema
+import numpy as np
+import pytest
+from referencing import Registry
+from referencing.jsonschema import DRAFT4
+from seams import forms
+
+if TYPE_CHECKING:
+    from conftest import Called
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVED = ROOT / "docs/measurements/data/smollm2-h200.tar"
+TRAINED = ROOT / "docs/measurements/data/train-two-h200.tar"
+SCHEMAS = Path(__file__).parent / "schemas"
+# The kept figure and half its interval: what a page of the docs says, held to its records there.
+JOULES, HALF = 0.3289550234, 0.004966329
+
+
+def ladder(called: Called, *options: str) -> dict[str, dict[str, object]]:
+    """Return the rungs of the kept figure, by name."""
+    [found] = json.loads(called("cost", SERVED, *options, "--json").stdout)
+    assert found["work"] == "output tokens"
+    return {rung["name"]: rung for rung in found["rungs"]}
+
+
+def test_a_million_tokens_by_hand_count(called: Called) -> None:
+    """0.329 J × 10⁶ ÷ 3.6 × 10⁶ kWh, then × 1.72 × 1.09, × 0.12 per kWh and × 230 g; 680.64 W for GPU-hours."""
+    options = ("--host", "1.72±0.2", "--pue", "1.09", "--price", "0.12/kWh", "--carbon", "230", "--embodied", "20")
+    found = ladder(called, *options)
+    kwh = JOULES / 3.6
+    hand = {
+        "boards": kwh,
+        "host": kwh * 1.72,
+        "facility": kwh * 1.72 * 1.09,
+        "money": kwh * 1.72 * 1.09 * 0.12,
+        "carbon, use": kwh * 1.72 * 1.09 * 230,
+        "carbon, embodied": 0.3286517660 / 680.6376034662 / 3600 * 1e6 * 20,
+    }
+    assert {name: rung["value"] for name, rung in found.items()} == pytest.approx(hand, rel=1e-8)
+    assert {name: rung["state"] for name, rung in found.items() if name != "boards"} == dict.fromkeys(
+        list(hand)[1:], "modelled"
+    )
+    host = hypot(HALF, log(1 + 0.2 / 1.72))
+    assert [found[name]["half"] for name in ("boards", "host", "money")] == pytest.approx([HALF, host, host], rel=1e-5)
+
+
+def test_a_rung_without_a_meter_or_factor_is_unknown(called: Called) -> None:
+    """PUE says nothing about a host that nobody measured; money is then of the boards, and says so."""
+    found = ladder(called, "--pue", "1.2", "--price", "0.12")
+    assert [(rung["name"], rung["state"]) for rung in found.values()] == [
+        ("boards", "measured"),
+        ("host", "unknown"),
+        ("facility", "unknown"),
+        ("money", "modelled"),
+    ]
+    assert found["money"]["found"] == "boards × 0.12 per kWh"
+    assert found["money"]["value"] == pytest.approx(JOULES / 3.6 * 0.12, rel=1e-8)
+
+
+def test_intervals_of_products_hold() -> None:
+    """Of a million draws of boards and two factors, 93 to 97 % of the products lie in the rung's interval."""
+    draw = np.random.default_rng(1)
+    boards = forms.Rung("boards", "measured", "", value=100.0, half=0.02)
+    wide = boards.times(forms.Factor.parsed("1.7±0.15", "--host"), "host", "")
+    top = wide.times(forms.Factor.parsed("1.2±0.1", "--pue"), "facility", "")
+    truth = 100 * np.exp(draw.normal(0, 0.02 / 1.96, 1_000_000))
+    truth = truth * draw.normal(1.7, 0.15 / 1.96, len(truth)) * draw.normal(1.2, 0.1 / 1.96, len(truth))
+    assert top.interval
+    assert 0.93 < np.mean((truth > top.interval.low) & (truth < top.interval.high)) < 0.97
+    assert top.interval.low == pytest.approx(100 * 1.7 * 1.2 * exp(-(top.half or 0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--pue", "x"), "--pue x: write a number above 0"),
+        (("--pue", "0"), "--pue 0: write a number above 0"),
+        (("--price", "-1"), "--price -1: write a number above 0"),
+        (("--host", "1.2±1.3"), "--host 1.2±1.3: write a number above 0"),
+        (("--carbon", "nan5"), "--carbon nan5: write a number above 0"),
+    ],
+)
+def test_a_factor_that_is_none_is_refused(called: Called, options: tuple[str, str], line: str) -> None:
+    """One line with the value seen, exit code 2."""
+    ended = called("cost", SERVED, *options)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert line in ended.stderr
+
+
+def test_a_country_comes_from_codecarbons_data(called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figure, year and the package's version are printed; without the package one line says how to get it."""
+
+    class Package:
+        version = "3.3.2"
+
+        def locate_file(self, name: str) -> Path:
+            return tmp_path / name
+
+    place = tmp_path / "codecarbon/data/private_infra/global_energy_mix.json"
+    place.parent.mkdir(parents=True)
+    place.write_text('{"FRA": {"carbon_intensity": 56.039, "country_name": "France", "year": 2023}}', encoding="utf-8")
+    monkeypatch.setattr(forms.rungs, "distribution", lambda _: Package())
+    carbon = ladder(called, "--carbon", "fra")["carbon, use"]
+    assert carbon["value"] == pytest.approx(JOULES / 3.6 * 56.039, rel=1e-8)
+    assert carbon["found"] == "boards × 56.039 (France, 2023, codecarbon 3.3.2) g/kWh"
+    assert "--carbon XYZ: no country" in called("cost", SERVED, "--carbon", "XYZ").stderr
+
+    def missing(_: str) -> None:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(forms.rungs, "distribution", missing)
+    assert "CodeCarbon, which knows countries, is not installed" in called("cost", SERVED, "--carbon", "FRA").stderr
+
+
+def boamps_validator() -> jsonschema.Draft4Validator:
+    """Return BoAmps' schema; what it names by an address is the file of that name here."""
+    files = [json.loads(file.read_text(encoding="utf-8")) for file in (SCHEMAS / "boamps").glob("*.json")]
+    registry: Registry = Registry().with_resources([(schema["id"], DRAFT4.create_resource(schema)) for schema in files])
+    [report] = [schema for schema in files if schema["title"] == "report"]
+    return jsonschema.Draft4Validator(report, registry=registry)
+
+
+def test_boamps_report_holds_to_its_schema(called: Called, tmp_path: Path) -> None:
+    """Inference and training; joules go there and back to the last digit."""
+    called("form", "boamps", SERVED, "-o", tmp_path / "served.json")
+    report = json.loads((tmp_path / "served.json").read_text(encoding="utf-8"))
+    boamps_validator().validate(report)
+    [stored] = json.loads(called("show", SERVED, "--json").stdout)
+    assert report["measures"][0]["powerConsumption"] * 3.6e6 == pytest.approx(stored["energy"]["total_j"], rel=1e-15)
+    counts = {part["dataUsage"]: part["dataQuantity"] for part in report["task"]["dataset"]}
+    assert counts == {"input": 202_494_000, "output": 536_183}
+    assert report["quality"] == "high"
+    broken = report | {"task": {**report["task"], "nbRequest": "many"}}
+    with pytest.raises(jsonschema.ValidationError):
+        boamps_validator().validate(broken)
+    called("form", "boamps", f"{TRAINED}:mode=--fsdp gpus=2", "-o", tmp_path / "trained.json")
+    trained = json.loads((tmp_path / "trained.json").read_text(encoding="utf-8"))
+    boamps_validator().validate(trained)
+    [gpus, *_] = trained["infrastructure"]["components"]
+    assert (trained["task"]["taskStage"], gpus["nbComponent"], gpus["memorySize"]) == ("other", 2, 150.754820096)
+    assert trained["task"]["dataset"] == [{"dataUsage": "input", "dataType": "other", "dataQuantity": 2304}]
+
+
+def test_llm_d_report_holds_to_its_schema(called: Called, tmp_path: Path) -> None:
+    """Latencies, rates and watts stand where its readers look; joules per token in its description."""
+    schema = json.loads((SCHEMAS / "llm-d/br_v0_2_1_json_schema.json").read_text(encoding="utf-8"))
+    called("form", "llm-d", SERVED, "-o", tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    jsonschema.validate(report, schema)
+    done = report["results"]["request_performance"]["aggregate"]
+    assert done["latency"]["time_to_first_token"]["p99"] == 0.7342462493199927
+    [component] = report["results"]["observability"]["components"]
+    assert component["aggregate"]["power_consumption"] == {"units": "Watts", "mean": 680.6376034662223}
+    assert report["run"]["description"].startswith("0.329 [0.3273, 0.3306] (95 %) J per output token")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report | {"joules": 1}, schema)
+
+
+def test_texts_for_people_have_figure_interval_and_boundary(called: Called, tmp_path: Path) -> None:
+    """A model card has the hub's keys; the statement of annex XI has kWh, method, boundary and what is unknown."""
+    options = ("--carbon", "230", "--host", "1.7", "--pue", "1.2")
+    called("form", "model-card", SERVED, "-o", tmp_path / "card.md", *options)
+    card = (tmp_path / "card.md").read_text(encoding="utf-8")
+    emissions = re.search(r"^  emissions: ([\d.]+)$", card, re.MULTILINE)
+    assert emissions
+    assert float(emissions[1]) == pytest.approx(JOULES / 3.6 * 1.7 * 1.2 * 230, rel=1e-8)
+    assert "**0.3290 [0.3273, 0.3306] J per output token**" in card
+    called("form", "annex-xi", SERVED, "-o", tmp_path / "annex.md")
+    annex = (tmp_path / "annex.md").read_text(encoding="utf-8")
+    for part in ("0.049363 kWh", "0.3290 [0.3273, 0.3306] J", "counter", "GPU boards as", "sensor gain", "publishable"):
+        assert part in annex
+
+
+def test_a_form_is_of_one_result_of_its_kind(called: Called, tmp_path: Path) -> None:
+    """One line each; nothing is written."""
+    several = called("form", "boamps", TRAINED, "-o", tmp_path / "x")
+    unknown = called("form", "xml", SERVED, "-o", tmp_path / "x")
+    assert (several.returncode, unknown.returncode) == (2, 2)
+    assert "4 results, a form is of one" in several.stderr
+    assert "which a command has none of" in called("form", "llm-d", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x").stderr
+    assert "no experiment of" in called("form", "boamps", f"{TRAINED}:x", "-o", "x").stderr
+    assert "xml: no form" in unknown.stderr
+    assert not (tmp_path / "x").exists()
