@@ -5,10 +5,10 @@ Source: Boavizta/BoAmps, model/report_schema.json and the four schemas that it n
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from wattdock.forms.rungs import J_PER_KWH
+from wattdock.text import json_text
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def written(facts: Facts) -> str:
     if is_command:
         amounts = {"input": result.work.count if result.work else None}
     half = facts.budget.expanded or 1.0
-    return json.dumps(
+    return json_text(
         _known(
             {
                 "header": {
@@ -75,7 +75,6 @@ def written(facts: Facts) -> str:
             }
         ),
         indent=2,
-        ensure_ascii=False,
     )
 
 

@@ -5,10 +5,10 @@ Source: llm-d/llm-d-benchmark, llmdbenchmark/analysis/benchmark_report/br_v0_2_1
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import StoreError
+from wattdock.text import json_text
 
 if TYPE_CHECKING:
     from wattdock.forms.facts import Facts
@@ -58,7 +58,7 @@ def written(facts: Facts) -> str:
             "observability": {"components": [{"component_label": environment.backend, "aggregate": power}]},
         },
     }
-    return json.dumps(report, indent=2, ensure_ascii=False)
+    return json_text(report, indent=2)
 
 
 def _statistics(figures: Any, units: str) -> dict[str, Any] | None:

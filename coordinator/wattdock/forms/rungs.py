@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
+from wattdock.text import from_json
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Factor:
                 f"--carbon {text}: CodeCarbon, which knows countries, is not installed",
                 "pip install --no-deps codecarbon, or write g/kWh, as in --carbon 230",
             ) from None
-        mixes = json.loads(Path(str(package.locate_file(MIXES))).read_text(encoding="utf-8"))
+        mixes = from_json(Path(str(package.locate_file(MIXES))).read_text(encoding="utf-8"))
         if (mix := mixes.get(text.upper())) is None:
             raise ConfigError(f"--carbon {text}: no country of CodeCarbon's data", "write three letters, as in FRA")
         said = f"{mix['carbon_intensity']} ({mix['country_name']}, {mix['year']}, codecarbon {package.version})"
