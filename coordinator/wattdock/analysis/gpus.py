@@ -36,6 +36,9 @@ MIN_COVERED = 0.75
 COUNTER_REACH_NS = 2 * NS_PER_S
 # Longest gap between two samples of a state; a host may stall for a second or two.
 STATE_GAP_NS = 5 * NS_PER_S
+# How long after a process has freed memory the board may count it as in use: 0.50 s on an H200, where NCCL's buffers
+# went, and the list had no more of them; readings come every 0.1 s.
+RELEASE_NS = 1 * NS_PER_S
 # How far from a pass's begin or end a process list may lie; the second is made a second or more after the end.
 LIST_REACH_NS = 5 * NS_PER_S
 
@@ -227,15 +230,19 @@ def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> t
 def _beside_command(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
     """Return the same of a command: its memory grows and shrinks, so that each list says what is in use just then.
 
-    It is not on the GPUs as its run begins and ends: any list of its run tells of both.
+    The least reading counts from the one before a list on, until what the command had freed is free. A command is not
+    on the GPUs as its run begins and ends: any list of its run tells of both.
     """
     inside = [(list_ns, size) for list_ns, size in lists if span.start_ns <= list_ns <= span.end_ns]
     series = gpu and gpu.series.get("memory_used_bytes")
     if not inside or not series or not len(series.at_ns):
         return 0 if inside else 2, None
-    after = (int(np.searchsorted(series.at_ns, list_ns)) for list_ns, _ in inside)
-    used = [float(series.value[max(0, at - 1) : at + 1].min()) for at in after]
-    return 0, known_max(None if size is None else most - size for most, (_, size) in zip(used, inside, strict=True))
+    found = []
+    for list_ns, size_bytes in inside:
+        at, end = (int(np.searchsorted(series.at_ns, at_ns)) for at_ns in (list_ns, list_ns + RELEASE_NS))
+        used_bytes = float(series.value[max(0, at - 1) : max(at + 1, end)].min())
+        found.append(None if size_bytes is None else used_bytes - size_bytes)
+    return 0, known_max(found)
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:
