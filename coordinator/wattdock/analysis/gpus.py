@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.idle import IDLE_SPANS, over
+from wattdock.analysis.windows import counted_spans
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
@@ -47,7 +49,7 @@ class GpuResult(Stored):
     """One GPU of the host: how well it was read, its state in the measured passes, and whether it was undisturbed.
 
     Null where the driver does not tell, or no pass was measured. "Worst restart" is the worst value over restarts
-    with passes.
+    with passes. Of a command whose spans count by name, conditions are of the time from the first of them to the last.
 
     Attributes:
         used: It held a part of the model.
@@ -164,8 +166,9 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
 
 
 def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
-    """Return a GPU's state over all measured passes; nothing where the meter has a timeline of it for none of them."""
-    parts = [(restart.gpus.get(uuid), run_pass.span) for restart, run_pass in measured.passes]
+    """Return a GPU's state over what counts of all passes; nothing where the meter has no timeline of it."""
+    timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
+    parts = list(zip(timelines, counted_spans(measured), strict=True))
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
@@ -175,7 +178,8 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
-    over_counter = all_known(_power_over_counter(measured, gpu, span) for gpu, span in parts)
+    wholes = [run_pass.span for run_pass in measured.pass_records]
+    over_counter = all_known(map(partial(_power_over_counter, measured), timelines, wholes))
     busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
         "source": "+".join(sorted(sources)) or None,
