@@ -137,7 +137,10 @@ def test_eight_gpus_with_two_ranks_each_are_summed_and_told_apart(wattdock: Comm
     powers = [100.0 * number for number in range(1, 8)]
     env = gpus(wattdock, *map(fake_nvml.constant, powers), fake_nvml.square(600.0, 1000.0, 0.4, 0.5))
     words = ("--gpus", "count:8", "--unit", "samples", "--", sys.executable, script(wattdock, RANKS), "{gpus}")
-    work = measured(wattdock, *words, env=env)["work"]
+    result = measured(wattdock, *words, env=env)
+    work, checks = result["work"], {check["name"]: check["figure"] for check in result["audit"]["checks"]}
+    # Nothing tells samples of each rank's own from the same ones.
+    assert checks["work of the runs"] == "1,280 samples, counted by 16 processes"
     [epoch] = work["marked"]
     assert (work["count"], work["others"], epoch["count"]) == (16 * 20 * 4, {"steps": 20}, 1)
     joules = [watts * epoch["duration_s"] for watts in (*powers, 800.0)]

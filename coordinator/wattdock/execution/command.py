@@ -240,5 +240,6 @@ class _Watch:
             units=units,
             marked=marked,
             malformed_marks=self.marks.malformed,
+            counting_processes=self.marks.counting(self.unit),
             repeated_ranks=self.marks.repeated(self.unit),
         )

@@ -106,7 +106,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
         return
     runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
     also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
-    yield "work", f"{work.count:,} {work.unit} in {runs}, {speed.duration_s:.2f} s{also}"
+    yield "work", f"{work.count:,} {work.unit} in {runs}{work.counted_by}, {speed.duration_s:.2f} s{also}"
     within = f" (within {command.work.within})" if command.work.within else ""
     yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
