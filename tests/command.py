@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import fake_nvml
 from unprivileged import give_to_user, popen_as_user, run_as_user
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Mapping
 
 REPO = Path(__file__).resolve().parents[1]
@@ -112,6 +112,13 @@ class Command:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             return False
         return marked and str(WATTDOCK).encode() in words[:2]
+
+
+def commit_all(folder: Path) -> None:
+    """Make a folder a checkout of a commit of all of its files."""
+    git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *words], check=True)
 
 
 def wait_for(running: subprocess.Popen[str], text: str) -> None:

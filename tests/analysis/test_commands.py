@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from make.records import experiment, measured, stepped_power, timeline
-from seams.analysis import measured_budget, windows, work_done
+from seams.analysis import gpu_results, measured_budget, measured_energy, window_of, windows, work_done
 from seams.metering import Series
 from seams.records import Marked, TokenSeries
 
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
 from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ IDLE_W, BUSY_W = 100.0, 400.0
 START_S, BUSY_S, EPOCH_S, END_S = 5, 35, 40, 60
 
 
-def command(name: str, spans_s: Sequence[tuple[float, float]], restarts: int = 3) -> Measured:
-    """Return runs from 5 to 60 s whose GPU works from 35 s on; 4 samples each half second from 40 s on."""
-    at_ns = (np.arange(EPOCH_S + 0.5, END_S, 0.5) * NS_PER_S).astype(np.int64)
+def command(name: str, spans_s: Sequence[tuple[float, float]], ranks_s: Sequence[float] = (0,)) -> Measured:
+    """Return runs from 5 to 60 s whose GPU works from 35 s on; 4 samples of each rank each half second from 40 s on.
+
+    Args:
+        ranks_s: By how much each rank is late.
+    """
+    steps_s = np.arange(EPOCH_S + 0.5, END_S, 0.5)
+    at_ns = np.sort(np.add.outer(steps_s, ranks_s).ravel() * NS_PER_S).astype(np.int64)
     read_ns = (np.arange(0.5, 65) * NS_PER_S).astype(np.int64)
     busy = Series(read_ns, np.where(read_ns > BUSY_S * NS_PER_S, 100.0, 0.0))
     gpu = replace(
@@ -43,7 +49,8 @@ def command(name: str, spans_s: Sequence[tuple[float, float]], restarts: int = 3
         units={"samples": int(samples[-1])},
         marked=(marked,),
     )
-    runs = [RestartRecord(number, passes=(done,), timeline=timeline(gpu)) for number in range(restarts)]
+    idle = Span("idle-empty", 1 * NS_PER_S, 4 * NS_PER_S)
+    runs = [RestartRecord(number, passes=(done,), timeline=timeline(gpu), spans=(idle,)) for number in range(3)]
     settings = {"command": ["train"], "work": {"unit": "samples", "within": "epoch"}}
     return experiment(*runs, backend="measure", measure=settings)
 
@@ -57,6 +64,24 @@ def test_first_seconds_are_those_of_the_gpus_work_not_of_imports_before_it() -> 
     assert entry.standard_uncertainty == pytest.approx(0.01 * np.exp(-5 / 15), rel=0.03)
     assert entry.found == "5 s of work before the first window"
     assert budget.measured == pytest.approx(BUSY_W * (END_S - 0.25 - EPOCH_S) / 156, rel=0.005)
+
+
+def test_conditions_and_joules_above_idle_are_of_the_spans_that_count() -> None:
+    """Of 55 s of a run the GPU was idle in 30; in the 19.75 s of the epoch never. Without one, the run counts."""
+    for name, seconds, watts, busy in (("epoch", 19.75, BUSY_W, 1), ("load", 55, 13_000 / 55, 25 / 55)):
+        run = command(name, [(EPOCH_S, END_S - 0.25)])
+        gpu, energy = gpu_results(run)[GPU], measured_energy(run)
+        assert (gpu.mean_power_w, gpu.worst_pass_busy_share) == pytest.approx((watts, busy), rel=0.01)
+        assert energy.net_j == pytest.approx(3 * seconds * (watts - IDLE_W), rel=0.01)
+
+
+@pytest.mark.parametrize("ranks_s", [[0, 2e-6], [0.001 * rank for rank in range(8)], [0, 1e-3, 2e-3, 0.1]])
+def test_blocks_hold_whole_steps_of_all_ranks(ranks_s: list[float]) -> None:
+    """Each of the ten of 1.98 s holds four, or one more or less, also where a rank is a fifth of a step late."""
+    run = command("epoch", [(EPOCH_S, END_S - 0.25)], ranks_s)
+    (restart, done), figure = run.passes[0], windows(run).of_headline()[0]
+    steps = window_of(run, restart, done, figure).block_tokens / (4 * len(ranks_s))
+    assert (len(steps), steps.sum(), {*steps} <= {3, 4, 5}) == (10, 39, True)
 
 
 def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_all_have_no_joules() -> None:

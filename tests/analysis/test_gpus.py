@@ -128,6 +128,9 @@ def test_memory_beyond_the_runners_is_foreign_and_a_list_without_the_runner_show
         # Another one had 3 bytes at 18 s, also where a change at that instant hides one of them.
         ((listing(12, (RUNNER, 2)), listing(18, (RUNNER, 1))), 0, 3),
         ((listing(12, (RUNNER, 2)), listing(14.5, (RUNNER, 6))), 0, 0),
+        # What it has freed, and its list has no more, is in use for up to a second; beyond, it is another's.
+        ((listing(15.2, (RUNNER, 4)),), 0, 0),
+        ((listing(14.6, (RUNNER, 4)),), 0, 2),
         ((listing(9, (RUNNER, 2)), listing(21, (RUNNER, 2))), 2, None),
         ((listing(12, (RUNNER, None)), listing(18, (RUNNER, 4))), 0, None),
     ],
@@ -137,7 +140,7 @@ def test_memory_beyond_a_command_s_is_that_in_use_at_each_list(
 ) -> None:
     """Its memory comes and goes in its run: 2 bytes at first, 9 at most, 4 at last."""
     gpu = constant_power(GPU, 100, start_s=0, end_s=40)
-    used = series([9, 11, 13, 14, 15, 17, 19, 21], [0, 2, 2, 6, 9, 4, 4, 0])
+    used = series([9, 11, 13, 14, 15, 15.5, 16, 19, 21], [0, 2, 2, 6, 9, 9, 4, 4, 0])
     recorded = restart(replace(gpu, series={"memory_used_bytes": used}, processes=lists))
     told = experiment(recorded, used=[GPU], backend="measure", measure={"command": ["true"]})
     found = gpu_results(told)[GPU]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from seams.metering import Series
 from wattdock.clock import NS_PER_S
 from wattdock.metering import GpuTimeline, Span
 from wattdock.records import RestartRecord
+
+if TYPE_CHECKING:
+    from seams.analysis import Measured
 
 GPU, OTHER = "GPU-a", "GPU-b"
 EMPTY, LOADED = (
@@ -59,6 +63,11 @@ def test_every_gpu_of_the_host_has_its_own_and_other_spans_none() -> None:
     ]
 
 
+def idle_j(made_up: Measured) -> tuple[float, float] | None:
+    spans = [run_pass.span for run_pass in made_up.pass_records]
+    return idle_energy_j(made_up, idle_baselines(made_up), spans)
+
+
 def test_net_energy_is_above_the_idle_power_with_the_model_loaded() -> None:
     """A pass of 20 s of 500 W: 7,700 J above 115 W, and 100 J unsure; a restart of equal size doubles both."""
     one = measured_energy(experiment(restart(idling(80, 120, 110))))
@@ -74,7 +83,7 @@ def test_net_energy_is_above_the_idle_power_with_the_model_loaded() -> None:
 def test_a_restart_that_another_runner_resumed_has_the_mean_of_both_loads() -> None:
     """Its passes are those of both: 20 s at 115 W each, at 105 W after the second load."""
     first, second = restart(idling(80, 120, 110)), restart(idling(80, 110, 100))
-    idle = idle_energy_j(experiment(first, second), idle_baselines(experiment(first, second)))
+    idle = idle_j(experiment(first, second))
     assert idle == pytest.approx((40 * 110, 40 * 5), rel=0.03)
 
 
@@ -87,10 +96,10 @@ def test_without_the_idle_power_of_every_gpu_there_is_no_net_energy() -> None:
         experiment(blind),
         experiment(metered, used=[]),
     ):
-        assert idle_energy_j(made_up, idle_baselines(made_up)) is None
+        assert idle_j(made_up) is None
     found = measured_energy(experiment(blind))
     assert (found.net_j, found.net_reason) == (None, "no idle power of every GPU after each load; set idle.duration_s")
     # A restart that failed before its first pass takes nothing away.
     failed = replace(blind, passes=())
-    idle = idle_energy_j(experiment(metered, failed), idle_baselines(experiment(metered, failed)))
+    idle = idle_j(experiment(metered, failed))
     assert idle == pytest.approx((20 * 115, 100), rel=0.03)

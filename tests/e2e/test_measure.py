@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
-from subprocess import PIPE
+import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
-from command import REPO, WATTDOCK, wait_for
+from command import REPO, WATTDOCK, commit_all, on_gpus, wait_for
 from contract.runner_process import PYTORCH_PYTHON
 from fake_nvml import FakeGpu, FakeProcess, Segment
 from unprivileged import give_to_user, run_as_user
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from command import Command
 
 POWER_W = 300.0
@@ -136,7 +137,10 @@ def test_eight_gpus_with_two_ranks_each_are_summed_and_told_apart(wattdock: Comm
     powers = [100.0 * number for number in range(1, 8)]
     env = gpus(wattdock, *map(fake_nvml.constant, powers), fake_nvml.square(600.0, 1000.0, 0.4, 0.5))
     words = ("--gpus", "count:8", "--unit", "samples", "--", sys.executable, script(wattdock, RANKS), "{gpus}")
-    work = measured(wattdock, *words, env=env)["work"]
+    result = measured(wattdock, *words, env=env)
+    work, checks = result["work"], {check["name"]: check["figure"] for check in result["audit"]["checks"]}
+    # Nothing tells samples of each rank's own from the same ones.
+    assert checks["work of the runs"] == "1,280 samples, counted by 16 processes"
     [epoch] = work["marked"]
     assert (work["count"], work["others"], epoch["count"]) == (16 * 20 * 4, {"steps": 20}, 1)
     joules = [watts * epoch["duration_s"] for watts in (*powers, 800.0)]
@@ -172,10 +176,12 @@ time.sleep(.01); mark('work', now(), {'samples': 5})""",
         0,
         "exited with code 0, and 1 of its processes outlived it and were killed: sleep",
     ),
-    "prints without end": (
-        "mark('work', now(), {'samples': 7}); print('x' * 100_000_000)",
-        0,
-        "7 samples (limit",
+    # After it, torchrun tells of each rank, in more lines than a row keeps.
+    "lacks memory of a GPU": (
+        """print('[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
+print('  exitcode: -15\\n' * 100); sys.exit(1)""",
+        5,
+        "with code 1: [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     ),
 }
 
@@ -194,15 +200,60 @@ def test_whatever_a_command_does_is_a_row_with_its_cause_and_nothing_is_left_run
     assert said in (done.stderr if code else shown + json.dumps(result["environment"]["runner"]["warnings"]))
     assert ("outlived it" in done.stderr) == ("outlived it" in said)
     assert result["status"] == ("failed" if code else "ok")
+    assert ("memory" in name) == (bool(code) and result["error"]["cause"] == "out of GPU memory")
     assert "Traceback" not in done.stderr
     assert wattdock.left_after() == []
 
 
-def commit_all(folder: Path) -> None:
-    """Make a folder a checkout of a commit of all of its files."""
-    git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))
-    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
-        subprocess.run([*git, *words], check=True)
+def test_a_gigabyte_of_output_is_passed_on_and_takes_no_memory_of_its_size(wattdock: Command) -> None:
+    """Lines of 1 KiB, of which the log keeps the begin and the end; the coordinator takes less than half of it."""
+    text = "mark('work', now(), {'samples': 7}); [print('x' * 1023) for _ in range(1 << 20)]"
+    words = ("--unit", "samples", "--", sys.executable, script(wattdock, MARKS + text))
+    passed_on = most_bytes = 0
+    with wattdock.start("measure", *words, stderr=PIPE, stdout=DEVNULL) as running:
+        assert running.stderr is not None
+        while part := running.stderr.read(1 << 22):
+            passed_on += part.count("x")
+            [coordinator] = [pid for pid, line in wattdock.processes().items() if f"{WATTDOCK} measure" in line] or [0]
+            with suppress(FileNotFoundError):
+                status = Path(f"/proc/{coordinator}/status").read_text()
+                most_bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    [result], [log] = wattdock.results(), wattdock.folder.glob("results/2*/runner.log")
+    assert (running.returncode, result["work"]["count"], passed_on) == (0, 7, 1023 << 20)
+    assert 0 < most_bytes < 1 << 29
+    assert log.read_text().count("x") < 2_000_000
+
+
+GPU_WORK = (
+    MARKS
+    + """
+# The GPU works in the first half of each period: the epoch lies within one such half, the run does not.
+origin_ns, period_ns = map(int, sys.argv[1:])
+time.sleep((period_ns - (now() - origin_ns) % period_ns) / 1e9 + 0.2)
+begin = now()
+time.sleep(3)
+mark("work", now(), {"samples": 64})
+mark("span", "epoch", begin, now(), 1)
+time.sleep(6)
+"""
+)
+
+
+def test_conditions_of_gpus_are_those_of_the_spans_that_count(wattdock: Command) -> None:
+    """400 W in the spans, of which joules above idle follow; in the run the GPU is idle for more than a third."""
+    origin_ns, period = time.monotonic_ns(), 14
+    gpu = FakeGpu(profile=(fake_nvml.square(100.0, 400.0, period, 0.5),), processes=(FakeProcess(0, memory_bytes=0),))
+    env = on_gpus(wattdock, gpu, origin_ns=origin_ns)
+    train = (sys.executable, script(wattdock, GPU_WORK), str(origin_ns), str(period * NS_PER_S))
+    result = measured(wattdock, "--unit", "samples", "--within", "epoch", "--", *train, env=env)
+    [board], energy = result["gpus"].values(), result["energy"]
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == "work for the GPUs"]
+    [window] = [each for each in energy["windows"]["passes"] if each["window"] == "marked"]
+    assert (check["status"], board["worst_pass_busy_share"]) == ("info", 1)
+    assert board["mean_power_w"] == pytest.approx(400, rel=0.01)
+    [idle] = energy["idle_baselines"]
+    net_w = 400 - idle["mean_power_w"]
+    assert energy["net_j"] == pytest.approx(net_w * window["duration_s"], abs=0.01 * 400 * window["duration_s"])
 
 
 def test_nothing_but_its_missing_image_keeps_a_command_of_a_commit_from_being_published(wattdock: Command) -> None:

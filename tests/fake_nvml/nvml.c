@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "model.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -427,8 +429,25 @@ static unsigned child_of(unsigned pid) {
     return child;
 }
 
-/* The runner of the coordinator that asks: its keeper's child. */
+/* The process whose second word is this, 0 without one. */
+static unsigned running(const char *script) {
+    unsigned found = 0;
+    DIR *all = opendir("/proc");
+    for (struct dirent *entry; all && !found && (entry = readdir(all));) {
+        char path[300], line[4096] = "";
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        FILE *file = isdigit(entry->d_name[0]) ? fopen(path, "r") : NULL;
+        if (file && fread(line, 1, sizeof line - 2, file) && !strcmp(line + strlen(line) + 1, script)) found = (unsigned)atoi(entry->d_name);
+        if (file) fclose(file);
+    }
+    if (all) closedir(all);
+    return found;
+}
+
+/* The runner of the coordinator that asks: its keeper's child, or in a container the script that a variable names. */
 static unsigned runner(void) {
+    const char *script = getenv("FAKE_NVML_RUNNER");
+    if (script) return running(script);
     unsigned keeper = child_of((unsigned)getpid());
     return keeper ? child_of(keeper) : 0;
 }

@@ -51,6 +51,7 @@ def test_work_is_summed_over_ranks_and_steps_and_spans_are_those_of_the_rank_tha
     assert marks.units() == {"samples": 160, "steps": 3}
     assert (marks.first_ns, marks.latest_ns, marks.malformed) == (1, 26, 0)
     by_step, samples = marks.series("steps"), marks.series("samples")
+    assert (marks.counting("samples"), marks.counting("steps"), marks.counting("tokens")) == (2, 1, 0)
     assert (by_step.at_ns.tolist(), by_step.output_tokens.tolist()) == ([1, 11, 21], [1, 2, 3])
     assert (samples.at_ns.tolist(), samples.output_tokens[-1]) == ([1, 2, 11, 12, 21], 160)
     [marked] = marks.marked()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Length of a block: a shorter one holds parts of prefills, and few changes of the counters.
 BLOCK_S = 2.0
-# Least time to the next mark behind a step's end, of the mean time between marks.
+# Least time to the next mark behind a step's end, of the usual time from step to step.
 WITHIN_STEP = 0.5
 # How far a reading of temperature may lie from the instant that it stands for; they come once a second.
 TEMPERATURE_REACH_S = 5.0
@@ -97,10 +97,14 @@ def _edges(
     Every block has a token.
     """
     inside_ns = instants.submitted[instants.round_starts()] if instants and in_rounds else run_pass.tokens.at_ns
-    # Ranks tell of one step one after the other: its end is where the next mark is a while away.
-    until_next_ns = np.diff(inside_ns, append=end_ns)
-    is_end = until_next_ns >= WITHIN_STEP * (end_ns - start_ns) / max(1, len(inside_ns))
-    inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns) & is_end]
+    inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns)]
+    if instants is None and len(inside_ns):
+        # Ranks of a command tell of one step one after the other: its end is where the next mark is a while away. Half
+        # of the time lies between marks that are the usual time and more apart.
+        until_next_ns = np.diff(inside_ns, append=end_ns)
+        shortest_ns = np.sort(until_next_ns)
+        usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)]
+        inside_ns = inside_ns[until_next_ns >= WITHIN_STEP * usual_ns]
     wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
     if not len(inside_ns) or not len(wanted_ns):
         return [start_ns, end_ns]

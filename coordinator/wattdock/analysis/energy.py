@@ -16,7 +16,7 @@ from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.token_costs import TokenCosts, token_costs
-from wattdock.analysis.windows import Phases, WindowSummary, phases, windows
+from wattdock.analysis.windows import Phases, WindowSummary, counted_spans, phases, windows
 from wattdock.values import EnergyBoundary, Stored, known_sum
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class EnergyResult(Stored):
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty where they cannot be read.
-        net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power after each load.
+        net_j: Total less the energy of the same GPUs idle with the model loaded, at their mean power after each load;
+            of a command's spans that count by name, where there are such.
         net_uncertainty_j: Root of squares of that power's uncertainty and the total's timing.
         hbm_j: Of the memory of the GPUs used: a part of `total_j`, never to be added to it. The driver's own figure,
             from means over one second, and for passes of 5 s and more only; its gain is unknown.
@@ -142,7 +143,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
         passes=in_passes,
         windows=summary if passes else None,
         idle_baselines=baselines or None,
-        **_net(total_j, timing_j, idle_energy_j(measured, baselines)),
+        **_net(measured, baselines),
         phases=phases(measured),
         token_costs=token_costs(measured),
         cross_check=cross_check(measured),
@@ -151,8 +152,12 @@ def measured_energy(measured: Measured) -> EnergyResult:
     )
 
 
-def _net(total_j: float | None, timing_j: float | None, idle: tuple[float, float] | None) -> dict[str, Any]:
-    """Return the energy above idle, from the energy that the GPUs would have used idle and its uncertainty."""
+def _net(measured: Measured, baselines: Sequence[IdleBaseline]) -> dict[str, Any]:
+    """Return the energy above idle, and its uncertainty."""
+    spans = counted_spans(measured)
+    parts = [measured.energy_of(restart, span) for (restart, _), span in zip(measured.passes, spans, strict=True)]
+    total_j, timing_j = known_sum(part.total_j for part in parts), combined_timing_j(parts)
+    idle = idle_energy_j(measured, baselines, spans)
     if total_j is None or timing_j is None or idle is None:
         return {"net_reason": NO_IDLE_POWER}
     idle_j, idle_uncertainty_j = idle

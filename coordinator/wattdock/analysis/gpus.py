@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.idle import IDLE_SPANS, over
+from wattdock.analysis.windows import counted_spans
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
@@ -36,6 +38,9 @@ MIN_COVERED = 0.75
 COUNTER_REACH_NS = 2 * NS_PER_S
 # Longest gap between two samples of a state; a host may stall for a second or two.
 STATE_GAP_NS = 5 * NS_PER_S
+# How long after a process has freed memory the board may count it as in use: 0.50 s on an H200, where NCCL's buffers
+# went, and the list had no more of them; readings come every 0.1 s.
+RELEASE_NS = 1 * NS_PER_S
 # How far from a pass's begin or end a process list may lie; the second is made a second or more after the end.
 LIST_REACH_NS = 5 * NS_PER_S
 
@@ -44,7 +49,7 @@ class GpuResult(Stored):
     """One GPU of the host: how well it was read, its state in the measured passes, and whether it was undisturbed.
 
     Null where the driver does not tell, or no pass was measured. "Worst restart" is the worst value over restarts
-    with passes.
+    with passes. Of a command whose spans count by name, conditions are of the time from the first of them to the last.
 
     Attributes:
         used: It held a part of the model.
@@ -161,8 +166,9 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
 
 
 def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
-    """Return a GPU's state over all measured passes; nothing where the meter has a timeline of it for none of them."""
-    parts = [(restart.gpus.get(uuid), run_pass.span) for restart, run_pass in measured.passes]
+    """Return a GPU's state over what counts of all passes; nothing where the meter has no timeline of it."""
+    timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
+    parts = list(zip(timelines, counted_spans(measured), strict=True))
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
@@ -172,7 +178,8 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
-    over_counter = all_known(_power_over_counter(measured, gpu, span) for gpu, span in parts)
+    wholes = [run_pass.span for run_pass in measured.pass_records]
+    over_counter = all_known(map(partial(_power_over_counter, measured), timelines, wholes))
     busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
         "source": "+".join(sorted(sources)) or None,
@@ -227,15 +234,19 @@ def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> t
 def _beside_command(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
     """Return the same of a command: its memory grows and shrinks, so that each list says what is in use just then.
 
-    It is not on the GPUs as its run begins and ends: any list of its run tells of both.
+    The least reading counts from the one before a list on, until what the command had freed is free. A command is not
+    on the GPUs as its run begins and ends: any list of its run tells of both.
     """
     inside = [(list_ns, size) for list_ns, size in lists if span.start_ns <= list_ns <= span.end_ns]
     series = gpu and gpu.series.get("memory_used_bytes")
     if not inside or not series or not len(series.at_ns):
         return 0 if inside else 2, None
-    after = (int(np.searchsorted(series.at_ns, list_ns)) for list_ns, _ in inside)
-    used = [float(series.value[max(0, at - 1) : at + 1].min()) for at in after]
-    return 0, known_max(None if size is None else most - size for most, (_, size) in zip(used, inside, strict=True))
+    found = []
+    for list_ns, size_bytes in inside:
+        at, end = (int(np.searchsorted(series.at_ns, at_ns)) for at_ns in (list_ns, list_ns + RELEASE_NS))
+        used_bytes = float(series.value[max(0, at - 1) : max(at + 1, end)].min())
+        found.append(None if size_bytes is None else used_bytes - size_bytes)
+    return 0, known_max(found)
 
 
 def _throttled(parts: list[Part], reason: str) -> list[tuple[float, float]] | None:

@@ -81,12 +81,17 @@ def _baseline(measured: Measured, restart: int, span: Span, gpu: GpuTimeline) ->
     )
 
 
-def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tuple[float, float] | None:
-    """Return the energy that the GPUs used would have drawn in all passes, idle and loaded, and its uncertainty, in J.
+def idle_energy_j(
+    measured: Measured, baselines: Sequence[IdleBaseline], spans: Sequence[Span]
+) -> tuple[float, float] | None:
+    """Return the energy that the GPUs used would have drawn idle and loaded, and its uncertainty, in J.
 
     For a command of the user's own, idle is what its GPUs drew before it. None where the idle power of a GPU in a
     restart is unknown, or no GPU was used. A restart that was interrupted and resumed has the mean of its runners' idle
     powers.
+
+    Args:
+        spans: In which part of each pass.
     """
     powers: dict[tuple[int, str], list[IdleBaseline]] = {}
     state = "empty" if measured.config.command else "loaded"
@@ -94,13 +99,12 @@ def idle_energy_j(measured: Measured, baselines: Sequence[IdleBaseline]) -> tupl
         if baseline.state == state and baseline.mean_power_w is not None:
             powers.setdefault((baseline.restart, baseline.gpu_uuid), []).append(baseline)
     idle_j = uncertainty_j = 0.0
-    for restart in measured.restarts:
-        duration_s = sum(run_pass.span.duration_s for run_pass in restart.passes)
-        for uuid in measured.used if restart.passes else ():
+    for (restart, _), span in zip(measured.passes, spans, strict=True):
+        for uuid in measured.used:
             if not (loaded := powers.get((restart.restart, uuid))):
                 return None
-            idle_j += duration_s * fmean(baseline.mean_power_w or 0.0 for baseline in loaded)
-            uncertainty_j += duration_s * fmean(baseline.uncertainty_w or 0.0 for baseline in loaded)
+            idle_j += span.duration_s * fmean(baseline.mean_power_w or 0.0 for baseline in loaded)
+            uncertainty_j += span.duration_s * fmean(baseline.uncertainty_w or 0.0 for baseline in loaded)
     return (idle_j, uncertainty_j) if measured.used and idle_j else None
 
 

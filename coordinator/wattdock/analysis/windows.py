@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING, Literal
@@ -121,6 +122,16 @@ def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
         names = ", ".join(part.name for part in run_pass.marked) or "nothing"
         raise NoWindowError(f"no span {within!r} was marked, but {names}")
     return spans[0][0], spans[-1][1]
+
+
+def counted_spans(measured: Measured) -> list[Span]:
+    """Return the part of each pass that conditions and `net_j` are of: a command's spans that count, else the whole."""
+    spans = [run_pass.span for run_pass in measured.pass_records]
+    if measured.config.command and measured.config.command.work.within:
+        for number, run_pass in enumerate(measured.pass_records):
+            with suppress(NoWindowError):
+                spans[number] = Span("marked", *marked(run_pass, measured.config))
+    return spans
 
 
 def required_s(config: ExperimentConfig, lifetime_s: float) -> tuple[float, float]:

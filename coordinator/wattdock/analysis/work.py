@@ -63,6 +63,8 @@ class Work(Stored):
         late: How many of the unit were marked after the headline's window, in which their joules may be.
         marked: Spans that a command marked, the first one first.
         malformed_marks: Lines among its marks that are none.
+        counting_processes: How many processes' counts add up to a run's, in the run where they are most: ranks that see
+            the same samples, as in tensor parallelism, count them several times.
         repeated_ranks: Ranks that counted the unit in several processes, over all restarts: some of it twice, perhaps.
     """
 
@@ -72,7 +74,13 @@ class Work(Stored):
     others: dict[str, int] = Field(default_factory=dict)
     marked: list[MarkedEnergy] = Field(default_factory=list)
     malformed_marks: int = 0
+    counting_processes: int = 0
     repeated_ranks: int = 0
+
+    @property
+    def counted_by(self) -> str:
+        """Who counted it, where several processes did: a reader knows whether each had samples of its own."""
+        return f", counted by {self.counting_processes} processes" * (self.counting_processes > 1)
 
 
 def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
@@ -88,6 +96,7 @@ def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
         others={name: count for name, count in units.items() if name != unit},
         marked=[_marked(measured, name) for name in names],
         malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),
+        counting_processes=max((run_pass.counting_processes for run_pass in passes), default=0),
         repeated_ranks=sum(run_pass.repeated_ranks for run_pass in passes),
     )
 

@@ -103,7 +103,7 @@ def same_work(inputs: AuditInput) -> Outcome | None:
         f"{pluralize(work.repeated_ranks, 'rank')} counted in several processes, such as loaders of data, or began "
         "anew: some work may be counted twice": work.repeated_ranks,
     }
-    figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}"
+    figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}{work.counted_by}"
     found = [text for text, is_so in wrong.items() if is_so]
     failed = len({*counts}) > 1 or not all(counts) or bool(found)
     return Outcome(verdict(failed=failed), "; ".join([figure, *found]))

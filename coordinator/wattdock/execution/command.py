@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import Cause, RunnerError
+from wattdock.execution.failures import logged_cause
 from wattdock.host import processes
 from wattdock.metering import Span
 from wattdock.opening import open_data
@@ -41,7 +43,9 @@ POLL_S, LOOK_S = 0.02, 0.5
 LISTS_PER_RUN = 50
 # Characters of a line without an end in which a step is looked for.
 MOST_LINE = 10_000
-# Bytes of output that are passed on at once.
+# Most characters of the line of output that says why a command failed.
+MOST_SAID = 300
+# Bytes of output that are passed on at once, and characters in which the cause of a failure is looked for.
 CHUNK_BYTES = 1 << 16
 LINE_END = re.compile(r"\r?\n|\r(?!\Z|\n)")
 EXITED_WELL = "exited with code 0"
@@ -127,7 +131,10 @@ class CommandRunner:
                 span = Span("pass", start_ns, end_ns)
             self._look(watch, start_ns, span.end_ns)
         if not (how or "").startswith(EXITED_WELL):
-            raise RunnerError(f"the command {how}", cause=Cause.HOST_MEMORY if running.lacked_memory else Cause.COMMAND)
+            cause, line = logged_cause(watch.last_words) or (Cause.COMMAND, "")
+            # torchrun's own account of its ranks follows theirs, and is longer than the lines that a row keeps.
+            what = f"the command {how}{line and f': {shorten(line, MOST_SAID)}'}"
+            raise RunnerError(what, cause=Cause.HOST_MEMORY if running.lacked_memory else cause)
         if how != EXITED_WELL and recording.runner:
             recording.runner = recording.runner.model_copy(update={"warnings": [f"the command {how}"]})
             self.context.emit(events.Note(f"the command {how}"))
@@ -148,13 +155,19 @@ class CommandRunner:
     def _look(self, watch: _Watch, start_ns: int, now_ns: int) -> None:
         """Read marks and output, and pass on what is new."""
         for text in watch.look(now_ns):
+            # A command may print faster than its output is passed on.
+            self.check()
             self.context.emit(events.OutputSeen(text))
         elapsed_s = (now_ns - start_ns) / NS_PER_S
         self.context.emit(events.TokensSeen(watch.stage, watch.done, elapsed_s, self.meter.watts(), watch.unit))
 
 
 class _Watch:
-    """Reads what a command marks and prints while it runs."""
+    """Reads what a command marks and prints while it runs.
+
+    Attributes:
+        last_words: The end of its output.
+    """
 
     def __init__(self, folder: Path, recording: Recording, log: Path) -> None:
         command = recording.config.command
@@ -166,6 +179,7 @@ class _Watch:
         with open_data(log) as file:
             # Other experiments of the session may have printed before.
             self._read_bytes = file.seek(0, os.SEEK_END)
+        self.last_words = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     @property
@@ -185,6 +199,7 @@ class _Watch:
             while chunk := file.read(CHUNK_BYTES):
                 self._read_bytes += len(chunk)
                 text = self._decoder.decode(chunk)
+                self.last_words = (self.last_words + text)[-CHUNK_BYTES:]
                 if self._step:
                     # Progress bars end their lines by a carriage return.
                     *lines, self._line = LINE_END.split(self._line[-MOST_LINE:] + text)
@@ -225,5 +240,6 @@ class _Watch:
             units=units,
             marked=marked,
             malformed_marks=self.marks.malformed,
+            counting_processes=self.marks.counting(self.unit),
             repeated_ranks=self.marks.repeated(self.unit),
         )

@@ -40,7 +40,7 @@ ADVICE = {
     Cause.HOST_MEMORY: "a machine with more memory, fewer replicas or ranks on this one, or a higher "
     "container.memory_gb",
     Cause.GPU_MEMORY: "a split over more GPUs (tensor_parallel_size, tp_plan, device_map), fewer requests in flight "
-    "(batch_size), or weights in fewer bits (dtype, quantization)",
+    "(batch_size), or weights in fewer bits (dtype, quantization); of a command, what its own options say of these",
     Cause.MEMORY: "the runner's log may say of which memory; fewer requests in flight (batch_size), weights in fewer "
     "bits (dtype), or a split over more GPUs",
     Cause.NO_DRIVER: nvml.DRIVER_REPLACED,
@@ -52,7 +52,7 @@ ADVICE = {
     "timeouts.stall_s, or the engine's own",
     Cause.WORKER: SEE_LOG,
     Cause.RUNNER: SEE_LOG,
-    Cause.COMMAND: "the last lines of its output, which runner.log holds whole",
+    Cause.COMMAND: "the last lines of its output, which stands in runner.log",
 }
 # Words of engines and libraries, from root causes to consequences; the first match wins. Source: vLLM
 # (v1/core/kv_cache_utils.py), torch (allocators, ProcessGroupNCCL), gloo, Python, numpy, CUDA (driver_types.h, 214 and
@@ -69,10 +69,12 @@ WORDS = {
     Cause.EXCHANGE: "NCCL error|nccl(System|Internal|Remote|UnhandledCuda)Error|"
     "Watchdog caught collective operation timeout|Gloo connectFullMesh failed",
 }
-# What a runner logs when it dies of a cause, and never otherwise; upper and lower case differ.
+# What a runner or a command logs when it dies of a cause, and never otherwise; upper and lower case differ. Source:
+# also TensorFlow (framework/op_kernel and bfc_allocator) and XLA (its allocators' status).
 LOGGED = {
     Cause.HOST_MEMORY: "DefaultCPUAllocator|(?<!OutOf)MemoryError",
-    Cause.GPU_MEMORY: "CUDA out of memory|torch.OutOfMemoryError",
+    Cause.GPU_MEMORY: r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory|"
+    "OOM when allocating tensor.*GPU|RESOURCE_EXHAUSTED: Out of memory",
     Cause.EXCHANGE: "NCCL error|nccl(System|Remote)Error|Watchdog caught collective operation timeout",
 }
 MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY, Cause.MEMORY})
@@ -121,7 +123,13 @@ def cause_of(error: WattdockError, log: str = "") -> Cause | None:
     cause = next(found, error.cause)
     if cause not in DEATHS:
         return cause
-    return next((logged for logged, words in LOGGED.items() if re.search(words, log)), cause)
+    return (logged_cause(log) or (cause, ""))[0]
+
+
+def logged_cause(log: str) -> tuple[Cause, str] | None:
+    """Return what a runner or a command died of by its last words, and the line that says so."""
+    found = ((cause, line) for cause, words in LOGGED.items() for line in log.splitlines() if re.search(words, line))
+    return next(found, None)
 
 
 def require_metered(meter: Meter, gpu_uuids: Sequence[str]) -> None:

@@ -42,7 +42,16 @@ MOST_PARTS = 10_000
 NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts.
 LATER_KEYS = {
-    *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "repeated_ranks", "evaluations"),
+    *(
+        "drafted_tokens",
+        "accepted_tokens",
+        "units",
+        "marked",
+        "malformed_marks",
+        "counting_processes",
+        "repeated_ranks",
+        "evaluations",
+    ),
 }
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {

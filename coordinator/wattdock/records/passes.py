@@ -108,6 +108,7 @@ class PassRecord:
         units: Work of a command of the user's own, by unit; `tokens` and `output_tokens` are of the unit that counts.
         marked: Spans that it marked.
         malformed_marks: Lines that are no marks.
+        counting_processes: Processes whose counts of the unit are added up; 0 where none counted.
         repeated_ranks: Ranks that counted its work in several processes.
     """
 
@@ -139,6 +140,7 @@ class PassRecord:
     units: dict[str, int] = field(default_factory=dict)
     marked: tuple[Marked, ...] = ()
     malformed_marks: int = 0
+    counting_processes: int = 0
     repeated_ranks: int = 0
 
     @property

@@ -93,6 +93,12 @@ class Marks:
         steps = self._common(STEPS)
         return dict(self._done) | ({STEPS: steps} if steps else {})
 
+    def counting(self, unit: str) -> int:
+        """Return how many processes' counts of a unit are added up."""
+        return (
+            len(self._leading(unit)) if unit == STEPS else sum(each.done[unit] > 0 for each in self._processes.values())
+        )
+
     def repeated(self, unit: str) -> int:
         """Return how many ranks count work of a unit in several processes: loaders of data, or a rank begun anew."""
         counting = Counter(process.rank for process in self._processes.values() if process.done[unit])

@@ -106,7 +106,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
         return
     runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
     also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
-    yield "work", f"{work.count:,} {work.unit} in {runs}, {speed.duration_s:.2f} s{also}"
+    yield "work", f"{work.count:,} {work.unit} in {runs}{work.counted_by}, {speed.duration_s:.2f} s{also}"
     within = f" (within {command.work.within})" if command.work.within else ""
     yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
@@ -215,8 +215,10 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
         yield "imbalance", f"{shared.load_imbalance:.3f} (largest ÷ mean energy of the GPUs used)"
     if energy.net_j is not None:
+        command = result.config.command
+        within = f" within {command.work.within}" if command and command.work.within else ""
         uncertainty = f"standard uncertainty {_joules(energy.net_uncertainty_j)}"
-        yield "above idle", f"{energy.net_j:,.1f} J, {uncertainty}; not avoidable energy"
+        yield "above idle", f"{energy.net_j:,.1f} J{within}, {uncertainty}; not avoidable energy"
     for uuid, joules in energy.bystander_j.items():
         yield "not used", f"{uuid}: " + ("unknown" if joules is None else f"{joules:,.1f} J")
     if check := energy.cross_check:
