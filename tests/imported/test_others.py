@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +14,6 @@ from wattdock.errors import ConfigError
 from wattdock.imported import Imported, audit_rows, page, read_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Called
 
 # Files as each origin writes them, with figures made up here: 2 GPUs, 1,000 tokens/s, 0.8 J/token, 800 W where told.
@@ -230,12 +230,37 @@ def test_imported_rows_answer_the_verdicts_questions_and_are_never_publishable()
 def test_the_page_counts_every_check_and_lists_every_row() -> None:
     """Held row by row: two of a series, one of them with a figure against it."""
     rows = [row(link="https://x.org/a.json#/0"), row(link="https://x.org/a.json#/1", in_flight=16, power_w=1600)]
-    lines = page(audit_rows(rows)).splitlines()
+    lines = list(page(audit_rows(rows)))
     assert lines[0] == "2 rows."
     assert "| power limit | 1 | 1 | 0 |" in lines
     against = next(line for line in lines if line.startswith("| [a.json/1](https://x.org/a.json)"))
     assert "| here, a/b, 2 × H200, bfloat16 | 16 | power limit: 800 W for each GPU; figures agree: " in against
-    assert lines[-1] == "| 2 | 1 | here, a/b, 2 × H200, bfloat16 | 8, 16 | [a.json/0](https://x.org/a.json) |"
+    assert lines[-2] == "| 2 | 1 | here, a/b, 2 × H200, bfloat16 | 8, 16 | [a.json/0](https://x.org/a.json) |"
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/measurements/others.md"
+
+
+@pytest.mark.parametrize(("origin", "rows"), [("ML.ENERGY Leaderboard", 838), ("InferenceX: GLM-5", 52)])
+def test_the_published_tables_count_what_they_list(origin: str, rows: int) -> None:
+    """Series add up to all rows, and what they have against them to the rows listed; each links to a commit."""
+    part = PAGE.read_text("utf-8").partition(f"## {origin}\n")[2].partition("\n## ")[0]
+    tables = [
+        [line[2:-2].split(" | ") for line in table.splitlines()[2:]] for table in part.split("\n\n") if "|---" in table
+    ]
+    checks, against, series = tables
+    assert f"\n{rows} rows.\n" in part
+    assert sum(int(cells[0]) for cells in series) == rows == sum(map(int, checks[1][1:]))
+    assert (
+        sum(int(cells[1]) for cells in series if cells[1] != "–")
+        == len(against)
+        == len({cells[0] for cells in against})
+    )
+    assert sum(int(cells[2]) for cells in checks) == sum(cells[3].count(": ") for cells in against)
+    assert all(
+        re.search(r"\]\(https://github\.com/[^ ]*/blob/[0-9a-f]{40}/", cells[-1 if len(cells) > 4 else 0])
+        for cells in (*against, *series)
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +290,7 @@ def test_the_command_prints_a_table_json_or_a_page(called: Called, tmp_path: Pat
     [audited] = json.loads(called("audit", file, "--json").stdout)
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")
     assert audited["answers"] == {"wrong": "nothing against", "known": "unknown", "repeat": "unknown"}
-    assert called("audit", file, "--markdown").stdout.startswith("1 rows.")
+    assert called("audit", file, "--markdown").stdout.startswith("1 row.\n")
     missing = called("audit", tmp_path / "none.json")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.json: No such file" in missing.stderr

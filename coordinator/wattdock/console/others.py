@@ -38,7 +38,7 @@ def audit(
     audited = audit_rows([row for file in files for row in read_rows(file, published_at)])
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
-    if markdown:
-        say(page(audited))
-    else:
+    if not markdown:
         show(audited, as_json=as_json)
+    for line in page(audited) if markdown else ():
+        say(line)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from wattdock.text import pluralize
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -12,17 +14,19 @@ if TYPE_CHECKING:
     from wattdock.imported.read import Imported
 
 
-def page(audited: Sequence[AuditedRow]) -> str:
-    """Return three tables: what each check found, the rows that something speaks against, and all series of rows."""
-    return "\n".join([*_by_check(audited), "", *_against(audited), "", *_series(audited), ""])
+def page(audited: Sequence[AuditedRow]) -> Iterator[str]:
+    """Yield three tables, line by line: what each check found, rows with something against them, all series of rows."""
+    yield from (pluralize(len(audited), "row") + ".", "")
+    for table in (_by_check, _against, _series):
+        yield from (*table(audited), "")
 
 
 def _by_check(audited: Sequence[AuditedRow]) -> Iterator[str]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in audited:
+    # A row to which every check applies first: it has them in their order.
+    for row in sorted(audited, key=lambda row: -len(row.checks)):
         for check in row.checks:
             counts[check.name]["against" if check.status in ("fail", "warn") else check.status] += 1
-    yield f"{len(audited):,} rows.\n"
     yield from ("| check | nothing against | against | evidence is missing |", "|---|---|---|---|")
     for name, found in counts.items():
         yield f"| {name} | {found['pass']:,} | {found['against']:,} | {found['unknown']:,} |"
@@ -36,23 +40,24 @@ def _against(audited: Sequence[AuditedRow]) -> Iterator[str]:
 
 
 def _series(audited: Sequence[AuditedRow]) -> Iterator[str]:
-    series: dict[tuple[str, str], list[AuditedRow]] = defaultdict(list)
+    series: dict[str, list[AuditedRow]] = defaultdict(list)
     for row in audited:
-        series[row.row.link.partition("#")[0], _setting(row.row)].append(row)
+        series[_setting(row.row)].append(row)
     yield from (
         "| rows | of them with something against | setting | in flight | the first row |",
         "|---|---|---|---|---|",
     )
-    for (_, setting), rows in series.items():
-        loads = [f"{row.row.in_flight:g}" for row in rows if row.row.in_flight]
+    for setting, rows in series.items():
+        loads = [f"{in_flight:g}" for in_flight in sorted(row.row.in_flight for row in rows if row.row.in_flight)]
         against = sum(bool(row.against()) for row in rows)
         yield f"| {len(rows)} | {against or '–'} | {setting} | {', '.join(loads)} | {_link(rows[0].row)} |"
 
 
 def _setting(row: Imported) -> str:
     count = f"{row.gpu_count:g} × " if row.gpu_count else ""
-    named = [row.origin, row.workload, row.model, f"{count}{row.gpu}" if row.gpu else None, row.precision]
-    return ", ".join(part for part in named if part)
+    others = [f"{name} {text}" for name, text in row.other_settings.items() if text != "1"]
+    named = [row.origin, row.workload, row.model, f"{count}{row.gpu}" if row.gpu else None, row.precision, *others]
+    return ", ".join(part.replace("|", "\\|") for part in named if part)
 
 
 def _link(row: Imported) -> str:

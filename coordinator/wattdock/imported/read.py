@@ -182,7 +182,9 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
         number = _number(value, f"{link}: {field}") if field in NUMBERS else None
         found[field] = number and number * origin.factors.get(field, 1.0) if field in NUMBERS else _text(value)
     settings = {path: _text(_at(row, path, document)) for path in origin.other_settings}
-    settings |= {name: f"{length:.2g}" for name, mean in origin.lengths.items() if (length := mean.of(row))}
+    settings |= {
+        name: f"{float(f'{length:.2g}'):,.0f}" for name, mean in origin.lengths.items() if (length := mean.of(row))
+    }
     told = {path: text for path, text in settings.items() if text is not None}
     known = {"link": link} | {field: value for field, value in found.items() if value is not None}
     return Imported(**known, origin=name, sensor_s=origin.sensor_s, other_settings=told)
