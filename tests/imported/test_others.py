@@ -44,9 +44,14 @@ AIPERF = {
     "output_token_throughput": {"unit": "tokens/sec", "avg": 1000.0},
     "request_count": {"unit": "requests", "avg": 200.0},
     "output_sequence_length": {"unit": "tokens", "avg": 500.0},
+    "total_osl": {"unit": "tokens", "avg": 100_000.0},
     "benchmark_duration": {"unit": "sec", "avg": 100.0},
     "nvidia_total_gpu_energy": {"unit": "J", "avg": 80_000.0},
     "nvidia_total_gpu_power": {"unit": "W", "avg": 800.0},
+}
+AIPERF_PHASES = {
+    "models": {"items": [{"name": "a/b"}]},
+    "phases": [{"name": "warmup", "concurrency": 1}, {"name": "profiling", "concurrency": 8}],
 }
 INFERENCEX = {
     "hw": "h200-nv",
@@ -127,6 +132,7 @@ def write(path: Path, content: Any) -> Path:
     [
         ("chat.json", ML_ENERGY, "ML.ENERGY", SPEED | {"gpu_count": 2, "active_parameters": 3e9, "workload": "chat"}),
         ("a.json", AIPERF, "AIPerf", SPEED | {"gpu": "NVIDIA H100 80GB HBM3", "energy_j": 80_000, "window_s": 100}),
+        ("new.json", AIPERF | {"input_config": AIPERF_PHASES}, "AIPerf", SPEED | {"output_tokens": 100_000}),
         ("agg.json", [INFERENCEX], "InferenceX", SPEED | {"gpu_count": 2, "power_w": 800, "engine_version": "vllm:1"}),
         ("api.json", {"rows": [INFERENCEX_API]}, "InferenceX", SPEED | {"gpu_count": 2, "joules_per_token": 0.8}),
         ("nodes.json", [INFERENCEX | {"is_multinode": True}], "InferenceX", {"gpu_count": None, "power_w": 800}),

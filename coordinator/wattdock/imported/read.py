@@ -163,10 +163,10 @@ def _at(value: Any, path: str, document: Any = None) -> Any:
             found = [_at(item, ".".join(parts[number + 1 :])) for item in value]
             return sum(found) if found and all(isinstance(part, int | float) for part in found) else None
         if isinstance(value, dict):
-            # A list of one may be written as a mapping by name.
+            # The first, where a mapping by names of the user's stands in a list's place.
             value = value.get(step, next(iter(value.values()), None) if step.isdigit() else None)
-        elif isinstance(value, list) and step.isdigit():
-            value = value[int(step)] if int(step) < len(value) else None
+        elif isinstance(value, list):
+            value = next((item for place, item in enumerate(value) if step in (str(place), _at(item, "name"))), None)
         else:
             return None
     return value
