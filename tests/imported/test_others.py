@@ -237,6 +237,7 @@ def test_the_page_counts_every_check_and_lists_every_row() -> None:
     """Held row by row: two of a series, one of them with a figure against it."""
     rows = [row(link="https://x.org/a.json#/0"), row(link="https://x.org/a.json#/1", in_flight=16, power_w=1600)]
     lines = list(page(audit_rows(rows)))
+    assert any("| – | figures agree: " in line for line in page(audit_rows([row(in_flight=None, power_w=1000)])))
     assert lines[0] == "2 rows."
     assert "| power limit | 1 | 1 | 0 |" in lines
     against = next(line for line in lines if line.startswith("| [a.json/1](https://x.org/a.json)"))
@@ -276,8 +277,10 @@ def test_the_published_tables_count_what_they_list(origin: str, rows: int) -> No
         ("x.json", "{", ("x.json", "JSON")),
         ("x.yaml", "a: [", ("x.yaml:1", "YAML")),
         ("x.csv", "", ("x.csv", "no known form")),
-        ("x.json", VLLM | {"duration": "long"}, ("x.json", "window_s", "'long'", "not a number")),
-        ("x.json", VLLM | {"duration": [1]}, ("x.json", "window_s", "[1]", "not a number")),
+        ("x.json", VLLM | {"duration": "long"}, ("x.json", "window_s", "'long'", "no figure")),
+        ("x.json", VLLM | {"completed": "many"}, ("x.json", "requests", "'many'", "no figure")),
+        ("x.json", VLLM | {"duration": 10**400}, ("x.json", "window_s", "1000", "no figure")),
+        ("x.json", VLLM | {"duration": [1]}, ("x.json", "window_s", "[1]", "no figure")),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_error(

@@ -58,15 +58,15 @@ class Compared:
         return list({tuple(getattr(other, name) for name in FIGURES): other for other in equal}.values())
 
     @property
-    def gpu_names(self) -> list[str]:
-        """NVML's name of each GPU; empty where model or number are not known."""
+    def gpu(self) -> gpu_models.GpuModel | None:
+        """The model of its GPUs; None where it is not known."""
         named = re.sub(r"^\d+ x ", "", self.row.gpu or "")
         for name in (named, named.replace("-", " "), re.split(r"[-_]", named)[0]):
             try:
-                return [gpu_models.find(name).name] * round(self.row.gpu_count or 0)
+                return gpu_models.find(name)
             except ConfigError:
                 continue
-        return []
+        return None
 
 
 CHECKS: Checklist[Compared] = Checklist()
@@ -135,16 +135,15 @@ def faster_with_more(compared: Compared) -> Outcome | None:
 @CHECKS.check("power limit", question="wrong", source="gpus.yaml; NVML reads power to ± 5 %")
 def within_limit(compared: Compared) -> Outcome:
     """Whether mean power, or energy ÷ window where power is not told, is within the boards' own limit."""
-    row, names = compared.row, compared.gpu_names
+    row, gpu = compared.row, compared.gpu
     power_w = row.power_w or (row.energy_j / row.window_s if row.energy_j and row.window_s else None)
-    if power_w is None:
-        return Outcome("unknown", "power is not told")
-    limit_w = gpu_models.catalogue()[names[0]].power_limit_w if names else None
-    if limit_w is None:
-        return Outcome("unknown", f"the limit of {row.gpu_count or '?'} × {row.gpu} is not known")
-    per_gpu_w = power_w / len(names)
-    status = verdict(failed=per_gpu_w > limit_w * (1 + POWER_ACCURACY))
-    return Outcome(status, f"{per_gpu_w:.0f} W for each GPU", f"{limit_w:g} W + {POWER_ACCURACY:.0%}")
+    if power_w is None or row.gpu_count is None:
+        return Outcome("unknown", "power, or the number of GPUs, is not told")
+    if gpu is None or gpu.power_limit_w is None:
+        return Outcome("unknown", f"the limit of {row.gpu} is not known")
+    per_gpu_w = power_w / row.gpu_count
+    status = verdict(failed=per_gpu_w > gpu.power_limit_w * (1 + POWER_ACCURACY))
+    return Outcome(status, f"{per_gpu_w:.0f} W for each GPU", f"{gpu.power_limit_w:g} W + {POWER_ACCURACY:.0%}")
 
 
 @CHECKS.check("figures agree", question="wrong", threshold=f"{MOST_INCONSISTENT:.0%} apart")
@@ -172,14 +171,14 @@ def possible_speed(compared: Compared) -> Outcome:
     """Whether output tokens alone, without prompts and caches, fit the GPUs' roofline."""
     row, weight_bytes = compared.row, WEIGHT_BYTES.get((compared.row.precision or "").lower())
     at_once = row.mean_in_flight or row.in_flight
-    if not (row.output_tokens_per_s and row.active_parameters and weight_bytes and at_once):
-        return Outcome("unknown", "speed, weights, their type or requests in flight are not told")
-    peak = gpu_models.peak_of(compared.gpu_names, bits=round(8 * weight_bytes))
+    if not (row.output_tokens_per_s and row.active_parameters and weight_bytes and at_once and row.gpu_count):
+        return Outcome("unknown", "speed, weights, their type, requests in flight or GPUs are not told")
+    peak = gpu_models.peak_of([compared.gpu.name] if compared.gpu else [], bits=round(8 * weight_bytes))
     if peak is None:
-        return Outcome("unknown", f"no peak is known for {compared.row.gpu_count or '?'} × {row.gpu}")
+        return Outcome("unknown", f"no peak is known for {row.gpu}")
     # Arithmetic of four bits is at most twice as fast as the eight bits' peak, which is the fastest that is known.
-    operations = 2 * row.active_parameters * row.output_tokens_per_s * min(1.0, weight_bytes)
-    bytes_read = row.active_parameters * weight_bytes * row.output_tokens_per_s / at_once
+    rate = row.active_parameters * row.output_tokens_per_s / row.gpu_count
+    operations, bytes_read = 2 * rate * min(1.0, weight_bytes), rate * weight_bytes / at_once
     shares = {"arithmetic": operations / peak.flops_per_s, "bandwidth": bytes_read / peak.memory_bytes_per_s}
     nearest = max(shares, key=lambda limit: shares[limit])
     return Outcome(verdict(failed=shares[nearest] > 1), f"{shares[nearest]:.0%} of what {nearest} allows")

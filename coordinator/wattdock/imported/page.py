@@ -36,7 +36,8 @@ def _against(audited: Sequence[AuditedRow]) -> Iterator[str]:
     yield from ("| row | setting | in flight | what speaks against it |", "|---|---|---|---|")
     for row in (row for row in audited if row.against()):
         found = "; ".join(f"{check.name}: {check.figure}" for check in row.against())
-        yield f"| {_link(row.row)} | {_setting(row.row)} | {row.row.in_flight or '?':g} | {found} |"
+        in_flight = f"{row.row.in_flight:g}" if row.row.in_flight else "–"
+        yield f"| {_link(row.row)} | {_setting(row.row)} | {in_flight} | {found} |"
 
 
 def _series(audited: Sequence[AuditedRow]) -> Iterator[str]:

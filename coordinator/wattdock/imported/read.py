@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 100_000_000
+# Figures from here on, and as small ones, are mistakes, and products of a few of them no numbers.
+MOST = 1e30
 
 
 class Imported(Stored):
@@ -83,13 +85,17 @@ class Product(BaseModel):
     per: str | None = None
     unless: list[str] = []
 
-    def of(self, row: Any) -> float | None:
-        """Return it; None without the first factor or the divisor, and where a path of `unless` leads to true."""
-        factors = [_at(row, factor) for factor in self.product]
-        divisor = 1 if self.per is None else _at(row, self.per)
-        if factors[0] is None or not divisor or any(_at(row, path) for path in self.unless):
+    def of(self, row: Any, where: str) -> float | None:
+        """Return it; None without the first factor or the divisor, and where a path of `unless` leads to true.
+
+        Raises:
+            ConfigError: A factor is no number.
+        """
+        factors = [_number(_at(row, factor), f"{where}: {factor}") for factor in self.product]
+        divisor = 1.0 if self.per is None else _number(_at(row, self.per), f"{where}: {self.per}")
+        if factors[0] is None or divisor is None or any(_at(row, path) for path in self.unless):
             return None
-        return prod(float(1 if factor is None else factor) for factor in factors) / float(divisor)
+        return prod(factor or 1.0 for factor in factors) / divisor
 
 
 class Origin(BaseModel):
@@ -175,33 +181,35 @@ def _at(value: Any, path: str, document: Any = None) -> Any:
 def _row(name: str, row: Any, document: Any, link: str) -> Imported:
     """Return a row in our form."""
     origin = origins()[name]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"link": link}
     for field, paths in origin.fields.items():
-        values = (_at(row, path, document) if isinstance(path, str) else path.of(row) for path in paths)
+        where = f"{link}: {field}"
+        values = (_at(row, path, document) if isinstance(path, str) else path.of(row, where) for path in paths)
         value = next((value for value in values if value not in (None, "", [], {})), None)
-        number = _number(value, f"{link}: {field}") if field in NUMBERS else None
-        found[field] = number and number * origin.factors.get(field, 1.0) if field in NUMBERS else _text(value)
+        if field in NUMBERS and value is not None:
+            value = _number((_number(value, where) or 0) * origin.factors.get(field, 1), where)
+        if value is not None:
+            found[field] = value if field in NUMBERS else _text(value)
+    lengths = {name: mean.of(row, link) for name, mean in origin.lengths.items()}
     settings = {path: _text(_at(row, path, document)) for path in origin.other_settings}
-    settings |= {
-        name: f"{float(f'{length:.2g}'):,.0f}" for name, mean in origin.lengths.items() if (length := mean.of(row))
-    }
+    settings |= {name: f"{float(f'{length:.2g}'):,.0f}" for name, length in lengths.items() if length}
     told = {path: text for path, text in settings.items() if text is not None}
-    known = {"link": link} | {field: value for field, value in found.items() if value is not None}
-    return Imported(**known, origin=name, sensor_s=origin.sensor_s, other_settings=told)
+    return Imported(**found, origin=name, sensor_s=origin.sensor_s, other_settings=told)
 
 
 def _number(value: Any, where: str) -> float | None:
-    """Return a figure above 0; None for 0, infinity and what is not told.
+    """Return a figure above 0; None for 0, less, infinity and what is not told.
 
     Raises:
-        ConfigError: It is no number.
+        ConfigError: It is no number, or one that no figure can be.
     """
     try:
         number = float(value or 0)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{where} is {_text(value)!r}, not a number", "correct the file, or leave the row out"
-        ) from error
+    except (TypeError, ValueError, OverflowError):
+        number = MOST
+    if isfinite(number) and number > 0 and not 1 / MOST < number < MOST:
+        remedy = "correct the file, or leave the row out"
+        raise ConfigError(f"{where} is {(_text(value) or '')[:60]!r}, which is no figure", remedy)
     return number if isfinite(number) and number > 0 else None
 
 
