@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.stored import stored
 from refused import raises
 
 from wattdock.errors import ConfigError
@@ -300,6 +301,12 @@ def test_the_command_prints_a_table_json_or_a_page(called: Called, tmp_path: Pat
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")
     assert audited["answers"] == {"wrong": "nothing against", "known": "unknown", "repeat": "unknown"}
     assert called("audit", file, "--markdown").stdout.startswith("1 row.\n")
+    own = stored(tmp_path / "results")
+    beside = called("audit", file, "--beside", own)
+    assert beside.stdout.splitlines()[1].split()[0] == "own", beside
+    both = json.loads(called("audit", file, "--beside", own, "--json").stdout)
+    assert (both["imported"], len(both["own"])) == ([audited], 1)
+    assert called("audit", file, "--markdown", "--json").returncode == 2
     missing = called("audit", tmp_path / "none.json")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.json: No such file" in missing.stderr

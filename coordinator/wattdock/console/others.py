@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.console.options import Json
+from wattdock.console.options import RESULTS, Json, OutputDir, open_results
 from wattdock.errors import ConfigError
 from wattdock.output import say
 
@@ -22,7 +22,12 @@ def audit(
         str | None,
         typer.Option("--published-at", metavar="URL", help="Address of the folder of the files; rows link to it."),
     ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a page.")] = False,
+    output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
     """Audit results that others published.
@@ -33,12 +38,18 @@ def audit(
     from wattdock.console.views import show
     from wattdock.imported import audit_rows, page, read_rows
 
-    if markdown and as_json:
-        raise ConfigError("--markdown and --json exclude each other", "give one of them")
+    if markdown and (as_json or beside):
+        raise ConfigError(f"--markdown excludes {'--json' if as_json else '--beside'}", "give one of them")
     audited = audit_rows([row for file in files for row in read_rows(file, published_at)])
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
-    if not markdown:
-        show(audited, as_json=as_json)
-    for line in page(audited) if markdown else ():
-        say(line)
+    with open_results(beside or [], output_dir) as own:
+        if markdown:
+            for line in page(audited):
+                say(line)
+        elif as_json and own:
+            show({"imported": audited, "own": own}, as_json=True)
+        elif as_json:
+            show(audited, as_json=True)
+        else:
+            show(audited, own=own)

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from wattdock.console.views.terminal import SENTENCES, Listing
+from wattdock.reports.cells import NOTHING
 from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
     from wattdock.analysis import Question
     from wattdock.console.views.terminal import View
     from wattdock.imported import AuditedRow
+    from wattdock.store import StoredResult
 
 QUESTIONS: dict[Question, str] = {"wrong": "anything wrong", "known": "known well enough", "repeat": "can be repeated"}
 COLUMNS = ("imported from", "model", "GPUs", "in flight", "tokens/s", "J/token", SENTENCES)
 
 
-def audited_view(audited: Sequence[AuditedRow]) -> View:
-    """Yield a table of all rows, and a line for each question of the verdict."""
-    yield Listing(COLUMNS, [_cells(row) for row in audited])
+def audited_view(audited: Sequence[AuditedRow], *, own: Sequence[StoredResult] = ()) -> View:
+    """Yield a table of all rows, own results first, and a line for each question of the verdict on the others."""
+    yield Listing(COLUMNS, [*map(_own_cells, own), *map(_cells, audited)])
     for question, text in QUESTIONS.items():
         answers = Counter(row.answers[question] for row in audited)
         lacking = Counter(f"{check.name}" for row in audited for check in row.missing(question))
@@ -33,10 +35,19 @@ def audited_view(audited: Sequence[AuditedRow]) -> View:
 
 def _cells(audited: AuditedRow) -> list[str]:
     row = audited.row
-    gpus = f"{row.gpu_count:g} × {row.gpu}" if row.gpu_count and row.gpu else row.gpu or "–"
-    figures = [f"{value:,.4g}" if value else "–" for value in (row.output_tokens_per_s, row.joules_per_token)]
+    gpus = f"{row.gpu_count:g} × {row.gpu}" if row.gpu_count and row.gpu else row.gpu or NOTHING
+    figures = _figures(row.in_flight, row.output_tokens_per_s, row.joules_per_token)
     found = [f"{check.name}: {check.figure}" for check in audited.against()]
     questions = ", ".join(QUESTIONS[question] for question, answer in audited.answers.items() if answer == "unknown")
-    in_flight = f"{row.in_flight:g}" if row.in_flight else "–"
     said = "; ".join(found) or (f"cannot say: {questions}" if questions else "nothing against it")
-    return [row.origin, row.model or row.workload or "–", gpus, in_flight, *figures, said]
+    return [row.origin, row.model or row.workload or NOTHING, gpus, *figures, said]
+
+
+def _own_cells(stored: StoredResult) -> list[str]:
+    row, audit = stored.row, stored.result.audit
+    figures = _figures(row.batch_size, row.output_tokens_per_s, row.energy_per_output_token_j)
+    return ["own", row.model, row.gpus or NOTHING, *figures, audit.summary if audit else row.reason or NOTHING]
+
+
+def _figures(*values: float | None) -> list[str]:
+    return [f"{value:,.4g}" if value else NOTHING for value in values]
