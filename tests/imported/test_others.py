@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from make.stored import stored
 from refused import raises
 
 from wattdock.errors import ConfigError
-from wattdock.imported import Imported, audit_rows, page, read_rows
+from wattdock.imported import Imported, audit_rows, read_rows, table
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -120,6 +121,8 @@ project_name,run_id,duration,gpu_power,gpu_energy,energy_consumed,gpu_count,gpu_
 mine,1,100,790,0.0222222222,0.03,2,2 x NVIDIA H200
 idle,2,100,0,0,0.001,,
 """
+MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
+QUESTIONS = ("anything wrong", "known well enough", "can be repeated")
 SPEED = {"model": "a/b", "output_tokens_per_s": 1000.0, "in_flight": 8}
 
 
@@ -234,41 +237,43 @@ def test_imported_rows_answer_the_verdicts_questions_and_are_never_publishable()
     assert [audited.publishable for audited in (odd, whole)] == [False, False]
 
 
-def test_the_page_counts_every_check_and_lists_every_row() -> None:
-    """Held row by row: two of a series, one of them with a figure against it."""
-    rows = [row(link="https://x.org/a.json#/0"), row(link="https://x.org/a.json#/1", in_flight=16, power_w=1600)]
-    lines = list(page(audit_rows(rows)))
-    assert any("| – | figures agree: " in line for line in page(audit_rows([row(in_flight=None, power_w=1000)])))
-    assert lines[0] == "2 rows."
-    assert "| power limit | 1 | 1 | 0 |" in lines
-    against = next(line for line in lines if line.startswith("| [a.json/1](https://x.org/a.json)"))
-    assert "| here, a/b, 2 × H200, bfloat16 | 16 | power limit: 800 W for each GPU; figures agree: " in against
-    assert lines[-2] == "| 2 | 1 | here, a/b, 2 × H200, bfloat16 | 8, 16 | [a.json/0](https://x.org/a.json) |"
-
-
-PAGE = Path(__file__).resolve().parents[2] / "docs/measurements/others.md"
-
-
-@pytest.mark.parametrize(("origin", "rows"), [("ML.ENERGY Leaderboard", 838), ("InferenceX: GLM-5", 52)])
-def test_the_published_tables_count_what_they_list(origin: str, rows: int) -> None:
-    """Series add up to all rows, and what they have against them to the rows listed; each links to a commit."""
-    part = PAGE.read_text("utf-8").partition(f"## {origin}\n")[2].partition("\n## ")[0]
-    tables = [
-        [line[2:-2].split(" | ") for line in table.splitlines()[2:]] for table in part.split("\n\n") if "|---" in table
+def test_the_table_says_of_each_row_what_the_audit_found() -> None:
+    """Its link and settings, an answer to each question, and what these rest on."""
+    rows = [row(link="a.json#/0"), row(link="a.json#/1", in_flight=None, power_w=1600, other_settings={"tp": "2"})]
+    whole, odd = csv.DictReader(table(audit_rows(rows)).splitlines())
+    assert [whole[name] for name in ("row", "GPUs", "GPU", "in flight")] == ["a.json#/0", "2", "H200", "8"]
+    assert [whole[name] for name in QUESTIONS] == ["nothing against", "unknown", "unknown"]
+    assert (whole["what speaks against it"], whole["evidence is missing of"]) == ("", "repeats, settings told")
+    assert [odd[name] for name in (*QUESTIONS, "in flight", "other settings")] == [
+        "against",
+        "unknown",
+        "unknown",
+        "",
+        "tp 2",
     ]
-    checks, against, series = tables
-    assert f"\n{rows} rows.\n" in part
-    assert sum(int(cells[0]) for cells in series) == rows == sum(map(int, checks[1][1:]))
-    assert (
-        sum(int(cells[1]) for cells in series if cells[1] != "–")
-        == len(against)
-        == len({cells[0] for cells in against})
+    assert odd["what speaks against it"].startswith("power limit: 800 W for each GPU; figures agree: ")
+
+
+@pytest.mark.parametrize("name", ["mlenergy", "inferencex"])
+def test_the_published_tables_are_what_their_page_counts(name: str) -> None:
+    """Of each check, the rows that it speaks against and those that lack its evidence; each row links to a commit."""
+    lines = list(csv.DictReader((MEASUREMENTS / f"data/others-{name}.csv").read_text("utf-8").splitlines()))
+    part = (
+        (MEASUREMENTS / "others.md").read_text("utf-8").partition(f"(data/others-{name}.csv)")[2].partition("\n## ")[0]
     )
-    assert sum(int(cells[2]) for cells in checks) == sum(cells[3].count(": ") for cells in against)
-    assert all(
-        re.search(r"\]\(https://github\.com/[^ ]*/blob/[0-9a-f]{40}/", cells[-1 if len(cells) > 4 else 0])
-        for cells in (*against, *series)
-    )
+    counted = re.findall(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \|$", part, re.MULTILINE)
+    assert f"| of {len(lines)} rows |" in part
+    assert counted == [
+        (
+            check,
+            str(sum(f"{check}: " in line["what speaks against it"] for line in lines)),
+            str(sum(check in line["evidence is missing of"].split(", ") for line in lines)),
+        )
+        for check, _, _ in counted
+    ]
+    assert len(counted) == 8
+    assert len({line["row"] for line in lines}) == len(lines)
+    assert all(re.match(r"https://github\.com/[^ ]+/blob/[0-9a-f]{40}/", line["row"]) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_error(
         read_rows(write(tmp_path / name, content))
 
 
-def test_the_command_prints_a_table_json_or_a_page(called: Called, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_path: Path) -> None:
     """Each says that the rows are others'."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
     table = called("audit", file)
@@ -300,13 +305,15 @@ def test_the_command_prints_a_table_json_or_a_page(called: Called, tmp_path: Pat
     [audited] = json.loads(called("audit", file, "--json").stdout)
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")
     assert audited["answers"] == {"wrong": "nothing against", "known": "unknown", "repeat": "unknown"}
-    assert called("audit", file, "--markdown").stdout.startswith("1 row.\n")
+    assert called("audit", file, "--csv", tmp_path / "out.csv").returncode == 0
+    assert (
+        (tmp_path / "out.csv").read_text().splitlines()[1].startswith(f"{file}#/configurations/0,ML.ENERGY,chat,a/b,2,")
+    )
     own = stored(tmp_path / "results")
     beside = called("audit", file, "--beside", own)
     assert beside.stdout.splitlines()[1].split()[0] == "own", beside
     both = json.loads(called("audit", file, "--beside", own, "--json").stdout)
     assert (both["imported"], len(both["own"])) == ([audited], 1)
-    assert called("audit", file, "--markdown", "--json").returncode == 2
     missing = called("audit", tmp_path / "none.json")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.json: No such file" in missing.stderr

@@ -7,7 +7,6 @@ import typer
 
 from wattdock.console.options import RESULTS, Json, OutputDir, open_results
 from wattdock.errors import ConfigError
-from wattdock.output import say
 
 
 def audit(
@@ -26,7 +25,9 @@ def audit(
         list[str] | None,
         typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a page.")] = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="CSV file to write, a line for each row.")
+    ] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -36,20 +37,16 @@ def audit(
     missing. Rows of one form are compared with each other. Imported rows are never publishable.
     """
     from wattdock.console.views import show
-    from wattdock.imported import audit_rows, page, read_rows
+    from wattdock.files import write_output
+    from wattdock.imported import audit_rows, read_rows, table
 
-    if markdown and (as_json or beside):
-        raise ConfigError(f"--markdown excludes {'--json' if as_json else '--beside'}", "give one of them")
     audited = audit_rows([row for file in files for row in read_rows(file, published_at)])
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
+    if csv:
+        write_output(csv, table(audited).encode(errors="backslashreplace"), "--csv")
     with open_results(beside or [], output_dir) as own:
-        if markdown:
-            for line in page(audited):
-                say(line)
-        elif as_json and own:
-            show({"imported": audited, "own": own}, as_json=True)
-        elif as_json:
-            show(audited, as_json=True)
+        if as_json:
+            show({"imported": audited, "own": own} if own else audited, as_json=True)
         else:
             show(audited, own=own)
