@@ -107,6 +107,7 @@ metrics:
   throughput: {output_tokens_per_sec: 1000.0}
 """
 LLM_D_2 = """\
+version: "0.2"
 scenario:
   stack:
     - standardized:
@@ -122,6 +123,7 @@ mine,1,100,790,0.0222222222,0.03,2,2 x NVIDIA H200
 idle,2,100,0,0,0.001,,
 """
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
+SMOLLM2 = MEASUREMENTS / "data/smollm2-h200.tar"
 QUESTIONS = ("anything wrong", "known well enough", "can be repeated")
 SPEED = {"model": "a/b", "output_tokens_per_s": 1000.0, "in_flight": 8}
 
@@ -314,6 +316,9 @@ def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_p
     assert beside.stdout.splitlines()[1].split()[0] == "own", beside
     both = json.loads(called("audit", file, "--beside", own, "--json").stdout)
     assert (both["imported"], len(both["own"])) == ([audited], 1)
+    assert called("form", "llm-d", SMOLLM2, "-o", tmp_path / "llm-d.json").returncode == 0
+    [written] = json.loads(called("audit", tmp_path / "llm-d.json", "--json").stdout)
+    assert (written["row"]["origin"], written["row"]["requests"]) == ("llm-d-benchmark 0.2", 33_749)
     missing = called("audit", tmp_path / "none.json")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.json: No such file" in missing.stderr
