@@ -145,6 +145,7 @@ OPENED_ELSEWHERE = {
     "console/exits.py: /dev/null": {"os.open"},
     "output.py: /dev/null": {"Path(os.devnull).open"},
     "host/gpu_models.py: wattdock's own": {"(files('wattdock.host') / 'gpus.yaml').read_text"},
+    "imported/read.py: wattdock's own": {"(files('wattdock.imported') / 'origins.yaml').read_text"},
     "inputs/prompts/source.py: wattdock's own": {"(files('wattdock.inputs') / 'prompts.jsonl').read_bytes"},
     "quality/bundled.py: wattdock's own": {"(files('wattdock.quality') / 'questions.jsonl').read_text"},
     "forms/rungs.py: an installed package's": {"Path(str(package.locate_file(MIXES))).read_text"},

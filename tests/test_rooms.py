@@ -17,7 +17,8 @@ from wattdock.config import ExperimentConfig
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 # From the ground up: a room may import from those before it.
 ROOMS = (
-    *("config", "host", "inputs", "launch", "metering", "quality", "records", "runner", "analysis", "audit", "store"),
+    *("config", "host", "inputs", "launch", "metering", "quality", "records", "runner", "analysis", "audit"),
+    *("imported", "store"),
     *("planning", "study", "execution", "fleet", "doctor", "reports", "forms", "publish", "live", "console"),
 )
 # Rooms within a room that have a door of their own.

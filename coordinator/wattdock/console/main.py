@@ -20,6 +20,7 @@ from wattdock.console.forms import cost, form
 from wattdock.console.images import app as images_app
 from wattdock.console.machine import doctor, gpus, reap
 from wattdock.console.options import in_help
+from wattdock.console.others import audit
 from wattdock.console.reports import compare, plot, report, scaling
 from wattdock.console.results import app as results_app
 from wattdock.console.results import show
@@ -46,6 +47,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         scaling: ("scaling study", "scaling results --json"),
         plot: ("plot pareto study -o figure.pdf", "plot table study -o table.tex"),
         report: ("report study", "report results -o all.html"),
+        audit: ("audit lm-arena-chat.json", "audit profile_export_aiperf.json emissions.csv --json"),
         cost: (
             "cost study --pue 1.2 --price 0.12 --carbon 230",
             "cost study --host 1.7±0.2 --pue 1.2±0.1 --carbon FRA",

@@ -29,6 +29,7 @@ class GpuModel:
         source: Where the peak rates are printed.
         read_at: Where the peak rates were read; None where they were in no source that was read.
         memory_mib: As the driver reports it.
+        power_limit_w: The board's own limit; None where it was in no source that was read.
         aliases: What people call it.
     """
 
@@ -38,6 +39,7 @@ class GpuModel:
     source: str
     read_at: str | None
     memory_mib: int
+    power_limit_w: float | None = None
     aliases: tuple[str, ...] = ()
 
     @property

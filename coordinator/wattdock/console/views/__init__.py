@@ -19,6 +19,7 @@ __all__ = ["show"]
 # Class of an object, or of a list's items → file here and function that yields its view. By name, so that a command
 # imports what it shows and nothing else.
 VIEWS = {
+    "AuditedRow": "others.audited_view",
     "Bundle": "bundles.bundle_view",
     "Check": "machine.check_view",
     "Comparison": "comparisons.comparison_view",

@@ -1,0 +1,52 @@
+"""`wattdock audit`: what others' published figures say for and against themselves."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattdock.console.options import RESULTS, Json, OutputDir, open_results
+from wattdock.errors import ConfigError
+
+
+def audit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Results of ML.ENERGY's leaderboard, AIPerf, InferenceX, vllm bench, llm-d-benchmark or codecarbon.",
+        ),
+    ],
+    published_at: Annotated[
+        str | None,
+        typer.Option("--published-at", metavar="URL", help="Address of the folder of the files; rows link to it."),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="CSV file to write, a line for each row.")
+    ] = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Audit results that others published.
+
+    Says of each row which of the verdict's three questions it answers, what speaks against it and what evidence is
+    missing. Rows of one form are compared with each other. Imported rows are never publishable.
+    """
+    from wattdock.console.views import show
+    from wattdock.files import write_output
+    from wattdock.imported import audit_rows, read_rows, table
+
+    audited = audit_rows([row for file in files for row in read_rows(file, published_at)])
+    if not audited:
+        raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
+    if csv:
+        write_output(csv, table(audited).encode(errors="backslashreplace"), "--csv")
+    with open_results(beside or [], output_dir) as own:
+        if as_json:
+            show({"imported": audited, "own": own} if own else audited, as_json=True)
+        else:
+            show(audited, own=own)
