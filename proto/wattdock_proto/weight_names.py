@@ -106,9 +106,7 @@ def gguf_names(names: AbstractSet[str], chosen: str = "") -> list[str]:
     Raises:
         ValueError: There are several, or a part is missing.
     """
-    models = [
-        files for files in gguf_models(names, helpers=bool(chosen)).values() if not chosen or chosen in files
-    ]
+    models = [files for files in gguf_models(names, helpers=bool(chosen)).values() if not chosen or chosen in files]
     if len(models) > 1:
         raise ValueError(f"it holds {len(models)} GGUF models: {', '.join(files[0] for files in models)}")
     if not models:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Files of weights in other formats: llama.cpp's, and those that Python's pickle reads, which can run their maker's code.
+# Files of weights in other formats: llama.cpp's, and Python's pickles, which can run their maker's code when read.
 OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth", "*.ckpt")
 # In a header of safetensors, where a tensor lies and what type it has; in a text in the header, the quotes would be
 # escaped.
@@ -91,8 +91,9 @@ def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
             f"{model} has its weights in {listed(gguf, 1)}, and no *.safetensors",
             "give the path of one such file (of a hub's after `hf download`) as model, and set backend: llamacpp",
         )
+    pickled = listed(sorted(others), 1)
     return PreflightError(
-        f"{model} has its weights in {listed(sorted(others), 1)}, which runs code when it is read, and no *.safetensors",
+        f"{model} has its weights in {pickled}, which runs code when it is read, and no *.safetensors",
         "take a model that has, or convert it where you trust it: transformers' "
         "from_pretrained(…).save_pretrained(FOLDER)",
         cause=Cause.RUNS_CODE,

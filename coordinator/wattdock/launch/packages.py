@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email import message_from_string
 from importlib.metadata import distributions
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
 
@@ -24,13 +24,14 @@ from wattdock.errors import LaunchError, PreflightError
 from wattdock.opening import open_data, read_regular
 from wattdock.text import listed
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 # A package of a lock, its marker, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
 LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+) *(?:;([^\\\n]*))?[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
 
 # Any other line could bring packages that nobody locked: an index, a file of requirements, an address.
 OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
-# What a digest begins with in a wheel's list of its files.
-SHA256 = "sha256="
 # Files at the top of site-packages that Python runs when it starts, and uv's own of them.
 HOOKS, OF_UV = ("*.pth", "sitecustomize.py", "usercustomize.py"), ("_virtualenv.pth",)
 # SHA-256 of files that this process read, by path, inode, size and instant of change, which nobody but root can set.
@@ -122,15 +123,13 @@ class PackageLock:
             if not (record := package.read_text("RECORD")):
                 differences.append(f"{name} does not list its files")
             rows = csv.reader((record or "").splitlines())
-            files += [(name, row[0], row[1]) for row in rows if row[1:] and row[1].startswith(SHA256)]
+            files += [(name, row[0], row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")]
         differences += [f"{name} is not installed" for name in self.versions.keys() - names]
         with ThreadPoolExecutor() as pool:
             same = pool.map(lambda file: _is_same(site / file[1], file[2]), files)
-            differences += [
-                f"{path} of {name} is not the wheel's"
-                for (name, path, _), is_same in zip(files, same, strict=True)
-                if not is_same
-            ]
+            for (name, path, _), is_same in zip(files, same, strict=True):
+                if not is_same:
+                    differences.append(f"{path} of {name} is not the wheel's")
         known = {*OF_UV, *(path for _, path, _ in files)}
         hooks = {hook.name for pattern in HOOKS for hook in site.glob(pattern)} - known
         differences += [f"{name} is no package's, and Python runs it" for name in hooks]
@@ -147,7 +146,7 @@ def _normalised(name: str) -> str:
 
 def _is_same(file: Path, digest: str) -> bool:
     try:
-        return digest == SHA256 + base64.urlsafe_b64encode(sha256_of(file)).rstrip(b"=").decode()
+        return digest == f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
     except OSError:
         return False
 
