@@ -157,6 +157,7 @@ OPENED_ELSEWHERE = {
     "inputs/shapes.py: in a new folder": {"(scratch / 'config.json').write_text"},
     "launch/docker.py: in a new folder": {"spec.log_path.open", "self._spec.log_path.open"},
     "launch/environment.py: in a new folder": {*("self.stamp_file.write_text", "(self.notes / 'uv.log').open")},
+    "launch/packages.py: through importlib": {"package.read_text"},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
     "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},
     "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # Values that a reader takes from a file: each becomes an array of some 700 bytes. The embedded model has 250,000, most
 # of its vocabulary; a model of 1,000 tensors whose vocabulary is passed over, 10,000.
 MOST_VALUES = 1_000_000
+# Types of GGUF files that serve a model. Source: `GGUFType` of gguf 0.19.
+NO_MODELS = ("adapter", "imatrix", "mmproj")
 
 
 class BoundedReader(gguf.GGUFReader):
@@ -61,15 +63,15 @@ def require_language_model(file: Path, parts: int) -> None:
         parts: Parts of the model, as the names of files tell them.
 
     Raises:
-        ValueError: It is a vision projector, or one of more parts than the names tell.
+        ValueError: It is an adapter, a calibration or a vision projector, or one of more parts than the names tell.
         ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError: As `BoundedReader`.
 
     Source: `llama_model_loader` of llama.cpp, which compares split.count with the file's name; projectors have the
     architecture "clip".
     """
-    fields = TensorReader(file).fields
-    kind, count = (fields[key].contents() if key in fields else None for key in ("general.architecture", "split.count"))
-    if kind == "clip":
-        raise ValueError("it is a vision projector")
+    fields, keys = TensorReader(file).fields, ("general.architecture", "general.type", "split.count")
+    architecture, kind, count = (fields[key].contents() if key in fields else None for key in keys)
+    if architecture == "clip" or kind in NO_MODELS:
+        raise ValueError(f"it is of type {kind or 'vision projector'}")
     if isinstance(count, int) and count > parts:
         raise ValueError(f"its header says {count} parts, and its name {parts}; llama-gguf-split --merge joins parts")

@@ -25,6 +25,9 @@ BY_PATTERN = ("vllm", "sglang", "tensorrt")
 CONSOLIDATED = "consolidated*.safetensors"
 # A part of a GGUF model: llama.cpp is given the first, and opens the others by their names.
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+# In names of GGUF files beside a model: a vision projector, a calibration's statistics, drafting heads.
+# Source: `gguf_filename_is_model` of llama.cpp's common/download.cpp.
+HELPER = re.compile(r"mmproj|imatrix|(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
 ONE_SET = f"leave one set of weights there, {CONSOLIDATED} not even in subfolders, and {INDEX} only where it names them"
 
 
@@ -78,13 +81,16 @@ def weight_names(
     return wanted
 
 
-def gguf_models(names: AbstractSet[str]) -> dict[str, list[str]]:
-    """Return the GGUF models in a folder: the first file that is there, and all; no vision projector is one.
+def gguf_models(names: AbstractSet[str], *, helpers: bool = False) -> dict[str, list[str]]:
+    """Return the GGUF models in a folder: the first file that is there, and all.
 
-    Source: `llama_split_path` of llama.cpp, whose projectors have "mmproj" in their names.
+    Args:
+        helpers: Whether a file that llama.cpp takes for no model by its name is one here.
+
+    Source: `llama_split_path` of llama.cpp.
     """
     models: dict[str, list[str]] = {}
-    for name in sorted(name for name in names if name.endswith(".gguf") and "mmproj" not in name.lower()):
+    for name in sorted(name for name in names if name.endswith(".gguf") and (helpers or not HELPER.search(name))):
         part = PART.fullmatch(name)
         models.setdefault(f"{part[1]}-of-{part[3]}" if part else name, []).append(name)
     return {files[0]: files for files in models.values()}
@@ -100,7 +106,7 @@ def gguf_names(names: AbstractSet[str], chosen: str = "") -> list[str]:
     Raises:
         ValueError: There are several, or a part is missing.
     """
-    models = [files for files in gguf_models(names).values() if not chosen or chosen in files]
+    models = [files for files in gguf_models(names, helpers=bool(chosen)).values() if not chosen or chosen in files]
     if len(models) > 1:
         raise ValueError(f"it holds {len(models)} GGUF models: {', '.join(files[0] for files in models)}")
     if not models:

@@ -223,6 +223,9 @@ def test_what_publication_needs_lies_under_what_is_written_and_looser_settings_a
         assert (laid.repeats.restarts, laid.idle.duration_s, laid.repeats.passes) == (2, 45, 1)
         assert (laid.warmup.profile, laid.workload.min_duration_s, laid.container.locked) == ("lead-in", 40, True)
         assert laid.looser_than_published() == {"repeats.restarts": "repeats.restarts=2 instead of 3"}
+    (tmp_path / "study.yaml").write_text("experiments: 5\n")
+    with raises(ConfigError, "study.yaml:1: experiments: ", "5"):
+        load_study(tmp_path / "study.yaml", {}, publishable=True)
 
 
 @pytest.mark.parametrize(

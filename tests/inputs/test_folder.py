@@ -157,6 +157,8 @@ def gguf_with(fields: dict[str, str | int]) -> bytes:
         (LFS_POINTER, "magic"),
         (None, "more than holds"),
         (gguf_with({"general.architecture": "clip"}), "vision projector"),
+        (gguf_with({"general.architecture": "llama", "general.type": "adapter"}), "of type adapter"),
+        (gguf_with({"general.architecture": "llama", "general.type": "model"}), ""),
         (gguf_with({"general.architecture": "llama", "split.count": 3}), "3 1 llama-gguf-split"),
         (gguf_with({"general.architecture": "llama", "split.count": 1}), ""),
     ],

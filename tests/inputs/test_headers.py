@@ -122,6 +122,12 @@ def test_a_forged_index_is_refused_by_coordinator_and_runner(tmp_path: Path, ind
         weight_files(tmp_path)
 
 
+def test_a_folder_that_is_gone_when_a_runner_looks_is_named(tmp_path: Path) -> None:
+    """Between a plan and a load, or on another machine."""
+    with raises(InvalidRequest, tmp_path / "absent", "No such file"):
+        weight_files(tmp_path / "absent")
+
+
 def forged(kind: int, count: int, values: bytes = b"") -> bytes:
     """Return a GGUF file whose one field claims an array."""
     name = b"tokenizer.ggml.tokens"

@@ -144,6 +144,7 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
         ({"id": "owner/gated"}, {}, "gated; HF_TOKEN"),
         ({"id": "owner/gated"}, {"HF_TOKEN": "hf_other"}, "gated; HF_TOKEN"),
         ({"id": "owner/bin"}, {}, "'main' pytorch_model.bin, *.safetensors"),
+        ({"id": "owner/gguf"}, {}, "'main' x.Q4.gguf, *.safetensors; `hf download` llamacpp"),
         ({"id": "owner/none"}, {}, "'main'; model.safetensors, model.safetensors.index.json"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "'main' HF_HUB_OFFLINE"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 ConnectError"),
@@ -157,6 +158,7 @@ def test_what_cannot_be_had_is_one_line_that_says_what_to_do(
 ) -> None:
     """Wrong revision, unknown, gated, no usable weights, offline, unreachable."""
     hub.files |= {"owner/gated": tiny.files(), "owner/none": {"config.json": b"{}"}}
+    hub.files["owner/gguf"] = {"config.json": b"{}", "x.Q4.gguf": b"x", "pytorch_model.bin": b"x"}
     hub.files["owner/bin"] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     hub.gated.add("owner/gated")
     answer = resolve(hub, tmp_path, model=model, **env)

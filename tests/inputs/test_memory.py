@@ -127,6 +127,14 @@ def test_what_files_hold_is_taken_as_it_is() -> None:
         ModelMemory.of(config, ENGINE)
 
 
+def test_a_type_of_weights_that_only_engines_know_is_unknown_until_the_engine_is_told_another() -> None:
+    """PyTorch and vLLM load weights of 64 bits on a CPU, in 32."""
+    config = CONFIGS["llama-3.1-8b"] | {"torch_dtype": "float64"}
+    with raises(UnknownArchitectureError, "dtype = float64"):
+        ModelMemory.of(config, ENGINE)
+    assert ModelMemory.of(config, ENGINE, dtype="float32").weights_bytes == 4 * architecture_of(config).parameters
+
+
 @pytest.mark.parametrize("dtype", ["fp8", "int8"])
 def test_eight_bits_are_of_the_layers_matrices_alone(dtype: str) -> None:
     """As engines quantise them: keys and values, embeddings, head and activations stay as they were."""

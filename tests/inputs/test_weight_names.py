@@ -132,7 +132,8 @@ P1, P2, P3 = (f"x.Q4-0000{part}-of-00003.gguf" for part in (1, 2, 3))
     [
         (["x.gguf"], "", ["x.gguf"], ""),
         (["x.gguf", WHOLE], "", ["x.gguf"], ""),
-        (["x.gguf", "mmproj-x.gguf", "._x.gguf"], "", ["x.gguf"], ""),
+        (["x.gguf", "mmproj-x.gguf", "x-imatrix.gguf", "mtp-x.gguf", "._x.gguf"], "", ["x.gguf"], ""),
+        (["x.gguf", f"mtp-{P1}", f"mtp-{P2}", f"mtp-{P3}"], f"mtp-{P2}", [f"mtp-{P1}", f"mtp-{P2}", f"mtp-{P3}"], ""),
         (["x.Q4.gguf", "x.Q8.gguf"], "", [], "2 x.Q4.gguf x.Q8.gguf model:"),
         (["x.Q4.gguf", "x.Q8.gguf"], "x.Q8.gguf", ["x.Q8.gguf"], ""),
         ([P1, P2, P3], "", [P1, P2, P3], ""),
@@ -168,7 +169,7 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
 def test_gguf_is_for_llama_cpp(tmp_path: Path) -> None:
     """No other engine is given such a file, whole folder or chosen; a pointer to a file is none."""
     path = folder(tmp_path, {"x.gguf": GGUF})
-    with raises(PreflightError, "no weights", path):
+    with raises(PreflightError, "x.gguf", "backend: llamacpp", path):
         check_model(ModelSpec(path=path), experiment("pytorch"))
     folder(tmp_path, weights(WHOLE))
     check_model(ModelSpec(path=path), experiment("pytorch"))

@@ -111,14 +111,16 @@ def load_study(
     places, under = SourceLocations(name, lines, flag_places), Settings()
     for settings in (data, over):
         _refuse_unstorable(settings, (), places)
+    written = _study_file(data, places) if is_study(data) else None
+    # Parts that may name a command of the user's own, whose settings hold little of a publication's.
+    parts = [over, *((written.defaults, *written.experiments) if written else (data,))]
+    is_command = any("measure" in (*part, part.get("backend")) for part in parts)
     for setting, value in ExperimentConfig.PUBLICATION.items() if publishable else ():
-        # A command's settings hold little of that.
-        if setting in ExperimentConfig.PUBLICATION_OF_COMMANDS or not _measures_command(data, over):
+        if setting in ExperimentConfig.PUBLICATION_OF_COMMANDS or not is_command:
             under = override(under, nested(setting, value))
-    if not is_study(data):
+    if written is None:
         config = _check(override(override(under, data), over), places)
         return Study(name=path.stem if path else config.backend, experiments=(config,))
-    written = _study_file(data, places)
     written = written.model_copy(update={"defaults": override(under, written.defaults)})
 
     def check(candidate: Candidate) -> ExperimentConfig:
@@ -131,12 +133,6 @@ def load_study(
     except StudyError as error:
         raise error.at(places.of(error.location)) from None
     return study if study.name or path is None else replace(study, name=path.stem)
-
-
-def _measures_command(data: Settings, over: Settings) -> bool:
-    """Whether a file, or the flags, name a command of the user's own."""
-    parts = [data, over, data.get("defaults"), *(data.get("experiments") or ())]
-    return any(isinstance(part, dict) and "measure" in (*part, part.get("backend")) for part in parts)
 
 
 def _refuse_unstorable(value: Any, location: Location, places: SourceLocations) -> None:

@@ -56,7 +56,10 @@ def job_here() -> Job | None:
         the CPUs of one job may be another's.
     """
     # A shell of `salloc` is in a job, and not on its node.
-    job, node = _job_id(), os.environ.get("SLURMD_NODENAME")
+    node = os.environ.get("SLURMD_NODENAME")
+    # Of a job array's last task SLURM_JOB_ID would mean the whole array.
+    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    job = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
     if not job or not node:
         return None
     alone, of_node, gpus = None, None, None
@@ -70,12 +73,6 @@ def job_here() -> Job | None:
         alone, gpus = shared == "NO" or has_cpus, _gpus(given[2]) if given else None
         of_node = _gpus(gres) if (gres := _word("Gres", node_shown)) else None
     return Job(job, node, alone, of_node, gpus)
-
-
-def _job_id() -> str | None:
-    """Return the id of this process's job; of a job array's last task SLURM_JOB_ID would mean the whole array."""
-    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def _word(name: str, shown: str) -> str | None:

@@ -85,13 +85,7 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
     try:
         environ = processes.child_environment(os.environ, processes.PACKAGES)
         done = subprocess.run(
-            command,
-            env=environ,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=DOWNLOAD_TIMEOUT_S,
-            check=False,
+            command, env=environ, cwd=folder, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise PreflightError(

@@ -18,7 +18,7 @@ from wattdock.host import folders
 from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.memory import StoredWeights
 from wattdock.inputs.model_folder import read_config
-from wattdock.inputs.weights import PICKLED, stored_weights, without_safetensors
+from wattdock.inputs.weights import OTHER_WEIGHTS, stored_weights, without_safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,7 +114,7 @@ def _downloaded(snapshot: Snapshot, model_id: str, revision: str, cache: Path, p
     """Download a snapshot, after saying what it weighs and seeing that it fits and holds weights."""
     listing = snapshot(revision=revision, dry_run=True, tqdm_class=_lines(lambda _: None))
     if not any(file.filename.endswith(".safetensors") for file in listing):
-        raise without_safetensors(f"{model_id} at {revision!r}", _pickled(snapshot, revision))
+        raise without_safetensors(f"{model_id} at {revision!r}", _other_weights(snapshot, revision))
     commit = listing[0].commit_hash
     missing_bytes = sum(file.file_size or 0 for file in listing if file.will_download)
     if missing_bytes:
@@ -130,10 +130,10 @@ def _make(cache: Path) -> None:
     (cache / ".locks").mkdir(mode=0o700, exist_ok=True)
 
 
-def _pickled(snapshot: Snapshot, revision: str) -> list[str]:
-    """Return the names of a model's weights that Python's pickle reads; downloads nothing."""
-    listing = snapshot(revision=revision, dry_run=True, allow_patterns=PICKLED, tqdm_class=_lines(lambda _: None))
-    return sorted(file.filename for file in listing)
+def _other_weights(snapshot: Snapshot, revision: str) -> list[str]:
+    """Return the names of a model's weights in other formats; downloads nothing."""
+    listing = snapshot(revision=revision, dry_run=True, allow_patterns=OTHER_WEIGHTS, tqdm_class=_lines(lambda _: None))
+    return [file.filename for file in listing]
 
 
 def _lines(progress: Callable[[str], None]) -> type:
@@ -214,7 +214,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
         try:
             files = hub.get_safetensors_metadata(model_id, revision=revision).files_metadata.values()
         except hub.errors.NotASafetensorsRepoError as error:
-            raise without_safetensors(model_id, _pickled(snapshot, revision)) from error
+            raise without_safetensors(model_id, _other_weights(snapshot, revision)) from error
     tensors = [tensor for file in files for tensor in file.tensors.values()]
     sizes = [(tensor.dtype, tensor.data_offsets[1] - tensor.data_offsets[0]) for tensor in tensors]
     return config, StoredWeights.of(sizes, sum(size for _, size in sizes))

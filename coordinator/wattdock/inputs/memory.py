@@ -170,7 +170,9 @@ class ModelMemory:
         quantises = dtype == "mxfp4" or (dtype != "auto" and bytes_of(dtype) == 1)
         checkpoint_method = str(model.quantization.get("quant_method") or "") or None
         method = dtype if quantises else checkpoint_method if dtype == "auto" else None
-        plain = model.dtype.removeprefix("torch.") if dtype == "auto" or quantises else dtype
+        plain = dtype
+        if (quantises or dtype == "auto") and (plain := model.dtype.removeprefix("torch.")) not in BYTES:
+            raise UnknownArchitectureError(f"config.json says dtype = {plain[:40]}")
         each = bytes_of(plain)
         # Bytes per weight of dense matrices in layers, and of experts'.
         dense = experts = 1.0 if BYTES.get(method or "") == 1 else each

@@ -10,6 +10,7 @@ import functools
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ModelSpec
@@ -34,7 +35,6 @@ from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from wattdock.config import CommandSection, ExperimentConfig
 
@@ -127,7 +127,8 @@ def _resolved(
     served = ServedModels.at(url).meant_by(config) if config and url else None
     if served and spec.id == ModelSpec.SERVED:
         if (path_here := served.path(url)) is None:
-            return served.without_folder()
+            known = {} if served.vocab_size is None else {"vocab_size": served.vocab_size}
+            return ModelFolder(Path(), "served", served.name, None, True, False, known, served_as=served.name)
         spec = ModelSpec(path=path_here)
     check_model(spec, config)
     with_code, cached = spec.trust_remote_code, ""
@@ -163,8 +164,6 @@ def figures_of(name: str, *, home: Path) -> ModelFigures:
         ConfigError: No model can be called that.
         PreflightError: The model's config cannot be fetched.
     """
-    if preset := preset_of(name):
-        return preset
     if figures := known_figures(ModelSpec.model_validate(name)):
         return figures
     if "/" not in name:

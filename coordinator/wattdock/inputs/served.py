@@ -12,7 +12,7 @@ from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import processes
 from wattdock.inputs.locate import locate
-from wattdock.inputs.model_folder import ModelFolder, check_folder
+from wattdock.inputs.model_folder import check_folder
 from wattdock.text import listed
 from wattdock_proto.asking import ANSWER_S, Unanswered, ask
 
@@ -54,11 +54,6 @@ class ServedModel:
                 check_folder(place.folder, gguf=place.gguf)
                 return path
         return None
-
-    def without_folder(self) -> ModelFolder:
-        """Return the model of which only its name is known, and what the server tells."""
-        known = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        return ModelFolder(Path(), "served", self.name, None, True, False, known, served_as=self.name)
 
 
 @dataclass(frozen=True)

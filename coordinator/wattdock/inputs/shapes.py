@@ -67,10 +67,8 @@ def presets() -> dict[str, ModelFigures]:
 
 def preset_of(name: str) -> ModelFigures | None:
     """Return the model with this name or hub id, in either case."""
-    names = {
-        alias.lower(): preset for preset in presets().values() for alias in (preset.name, preset.id or preset.name)
-    }
-    return names.get(name.lower())
+    known = presets().values()
+    return next((preset for preset in known if name.lower() in (preset.name, (preset.id or preset.name).lower())), None)
 
 
 def shape_config(name: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Files of weights that Python's pickle reads; reading them can run their maker's code.
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# Files of weights in other formats: llama.cpp's, and Python's pickles, which can run their maker's code when read.
+OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth", "*.ckpt")
 # In a header of safetensors, where a tensor lies and what type it has; in a text in the header, the quotes would be
 # escaped.
 KEY = b'"data_offsets"'
@@ -58,8 +58,7 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
     if not chosen and not backend:
         chosen = {name for files in models.values() for name in files}
     if not chosen:
-        pickled = sorted(file.name for pattern in PICKLED for file in path.glob(pattern))
-        raise without_safetensors(str(path), pickled)
+        raise without_safetensors(str(path), [file.name for pattern in OTHER_WEIGHTS for file in path.glob(pattern)])
     if missing := sorted(chosen - names):
         raise PreflightError(
             f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}",
@@ -78,17 +77,23 @@ def _indexed_names(index: Path, backend: str) -> set[str]:
     return names
 
 
-def without_safetensors(model: str, pickled: Sequence[str]) -> PreflightError:
+def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
     """Return why a model cannot be loaded, and what to do.
 
     Args:
         model: A folder, or a model on a hub.
-        pickled: Names of its files of weights that Python's pickle reads.
+        others: Names of its files of weights in other formats.
     """
-    if not pickled:
+    if not others:
         return PreflightError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
+    if gguf := sorted(name for name in others if name.endswith(".gguf")):
+        return PreflightError(
+            f"{model} has its weights in {listed(gguf, 1)}, and no *.safetensors",
+            "give the path of one such file (of a hub's after `hf download`) as model, and set backend: llamacpp",
+        )
+    pickled = listed(sorted(others), 1)
     return PreflightError(
-        f"{model} has its weights in {listed(pickled, 1)}, which runs code when it is read, and no *.safetensors",
+        f"{model} has its weights in {pickled}, which runs code when it is read, and no *.safetensors",
         "take a model that has, or convert it where you trust it: transformers' "
         "from_pretrained(…).save_pretrained(FOLDER)",
         cause=Cause.RUNS_CODE,

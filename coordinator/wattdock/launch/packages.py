@@ -6,6 +6,7 @@ Knows no backend. Nothing of an environment is imported or run.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import os
 import platform
@@ -13,14 +14,18 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackagePath, distributions
-from pathlib import Path
+from email import message_from_string
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
 
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.opening import open_data, read_regular
 from wattdock.text import listed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A package of a lock, its marker, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
 LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+) *(?:;([^\\\n]*))?[^\n]*(\n\s+--hash=sha256:)?", re.MULTILINE)
@@ -102,24 +107,30 @@ class PackageLock:
 
         Raises:
             LaunchError: A package or file is another or missing, or Python would run a file that is no wheel's.
+
+        Source: Binary distribution format, "The .dist-info directory". From Python 3.12 on, `Distribution.files` leaves
+            out files that are missing.
         """
         [site] = python.parent.parent.glob("lib/python3*/site-packages")
-        differences, files, names = [], list[tuple[str, PackagePath]](), set[str]()
+        differences, files, names = [], list[tuple[str, str, str]](), set[str]()
         for package in distributions(path=[str(site)]):
             # An uninstallation that broke off leaves a folder without metadata.
-            name, version = _normalised(str(package.metadata["Name"])), str(package.metadata["Version"])
+            metadata = message_from_string(package.read_text("METADATA") or "")
+            name, version = _normalised(str(metadata.get("Name"))), str(metadata.get("Version"))
             names.add(name)
             if version not in self.versions.get(name, ()):
                 differences.append(f"{name} {version} is not in the lock")
-            if not package.files:
+            if not (record := package.read_text("RECORD")):
                 differences.append(f"{name} does not list its files")
-            files += [(name, file) for file in package.files or () if file.hash and file.hash.mode == "sha256"]
+            rows = csv.reader((record or "").splitlines())
+            files += [(name, row[0], row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")]
         differences += [f"{name} is not installed" for name in self.versions.keys() - names]
         with ThreadPoolExecutor() as pool:
-            for (name, file), same in zip(files, pool.map(_is_same, [file for _, file in files]), strict=True):
-                if not same:
-                    differences.append(f"{file} of {name} is not the wheel's")
-        known = {*OF_UV, *(str(file) for _, file in files)}
+            same = pool.map(lambda file: _is_same(site / file[1], file[2]), files)
+            for (name, path, _), is_same in zip(files, same, strict=True):
+                if not is_same:
+                    differences.append(f"{path} of {name} is not the wheel's")
+        known = {*OF_UV, *(path for _, path, _ in files)}
         hooks = {hook.name for pattern in HOOKS for hook in site.glob(pattern)} - known
         differences += [f"{name} is no package's, and Python runs it" for name in hooks]
         if differences:
@@ -133,13 +144,11 @@ def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _is_same(file: PackagePath) -> bool:
-    assert file.hash is not None
+def _is_same(file: Path, digest: str) -> bool:
     try:
-        digest = sha256_of(Path(str(file.locate())))
+        return digest == f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
     except OSError:
         return False
-    return file.hash.value == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def sha256_of(path: Path) -> bytes:

@@ -170,7 +170,7 @@ def weight_files(path: Path) -> set[Path]:
     """Return the files that transformers reads weights from; empty where a folder has no safetensors of its names.
 
     Raises:
-        InvalidRequest: The index of weights cannot be read.
+        InvalidRequest: The folder or its index of weights cannot be read.
     """
 
     def indexed() -> set[str]:
@@ -179,6 +179,8 @@ def weight_files(path: Path) -> set[Path]:
 
     try:
         return {path / name for name in weight_names(names_in(path), indexed)}
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}; see that the runner may") from error
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path / INDEX} is not a weight index ({error!r}); download the model again") from error
 
