@@ -73,7 +73,7 @@ def list_(
 @app.command(
     epilog=in_help(
         'results query "SELECT name, energy_per_output_token_j FROM results"',
-        "results query \"SELECT * FROM 'results/*/restarts/*/requests.parquet'\"",
+        "results query \"FROM 'results/*/restarts/*/steps.parquet'\"",
     )
 )
 def query(

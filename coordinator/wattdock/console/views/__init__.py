@@ -19,7 +19,6 @@ __all__ = ["show"]
 # Class of an object, or of a list's items → file here and function that yields its view. By name, so that a command
 # imports what it shows and nothing else.
 VIEWS = {
-    "Bundle": "bundles.bundle_view",
     "Check": "machine.check_view",
     "Comparison": "comparisons.comparison_view",
     "CreatedBundle": "bundles.created_view",
