@@ -328,8 +328,6 @@ def rounds(course: str, seed: int, prefill_s: float, gap_s: float, overshoot: fl
     restart = RestartRecord(0, passes=(measured(0, 2.9, at_s + 0.1, tuple(requests)),), timeline=timeline(gpu))
     split = phases(experiment(restart, used=[GPU]))
     assert split.reason is None
-    assert split.prefill_ci95_j
-    assert split.decode_ci95_j
     values = np.array((split.prefill_j, split.decode_j))
     low, high = np.array((split.prefill_ci95_j, split.decode_ci95_j)).T
     return values / true_j - 1, (low <= true_j) & (true_j <= high)
@@ -398,5 +396,4 @@ def test_the_real_meter_of_a_simulated_gpu_gives_what_work_costs(library: Path) 
     figures = (result.idle_w, result.joules_per_prompt_token, result.joules_per_decoded_token, result.joules_per_step)
     values = [cost.value for cost in (*figures, result.joules_per_context_token) if cost]
     assert values == pytest.approx([IDLE_W, *joules], rel=0.15)
-    assert result.joules_per_prompt_token
-    assert result.joules_per_prompt_token.value == pytest.approx(joules[0], rel=0.01)
+    assert values[1] == pytest.approx(joules[0], rel=0.01)

@@ -272,7 +272,7 @@ def test_a_plan_tells_errors_before_tables_and_no_table_where_nothing_can_run(ca
             f"{verb} absent"
             for verb in ("show", "report", "scaling", "compare absent", "bundle create", "plot table -o t.md")
         ),
-        *(f"{verb} absent.tar" for verb in ("bundle show", "bundle verify", "reproduce")),
+        *(f"{verb} absent.tar" for verb in ("bundle verify", "reproduce")),
         *(f"{verb} --output-dir absent" for verb in ("results list", "results query SELECT", "results export --csv x")),
         *(
             "run --model ./absent",

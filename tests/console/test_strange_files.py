@@ -30,7 +30,6 @@ VERBS: dict[tuple[str, ...], tuple[set[int], set[int]]] = {
     ("plot", "table", "./x", "-o", "out.md"): ({CONFIG, STORE}, {CONFIG}),
     ("bundle", "create", "./x", "-o", "out.tar"): ({CONFIG, STORE}, {CONFIG}),
     ("bundle", "verify", "./x"): ({CONFIG, STORE}, {STORE}),
-    ("bundle", "show", "./x"): ({CONFIG, STORE}, {STORE}),
     ("reproduce", "./x"): ({CONFIG, STORE}, {STORE}),
     ("results", "list", "--output-dir", "./x"): ({CONFIG, STORE}, {CONFIG}),
     ("results", "query", "SELECT 1", "--output-dir", "./x"): ({CONFIG, STORE}, {CONFIG}),

@@ -174,7 +174,6 @@ def test_two_prompts_of_ten_and_fifty_tokens_make_forty_output_tokens(runner: Ru
     assert result.summary.output_tokens == 40
     assert result.summary.prompt_tokens == 60
     assert [record.prompt_tokens for record in result.requests] == [10, 50]
-    assert [record.output_tokens for record in result.requests] == [20, 20]
     assert [len(record.output_ids.ids) for record in result.requests] == [20, 20]
     assert {record.finish_reason for record in result.requests} == {"length"}
     assert result.summary.prompt_repeats == 0
@@ -234,13 +233,6 @@ def test_a_static_batch_is_a_prefill_and_a_step_for_each_further_token(runner: R
         assert list(steps.context_tokens) == [18, 20, 22, 24, 26] * 2
 
 
-def test_a_prompts_own_limit_overrides_the_workloads(runner: Runner) -> None:
-    """Requests of one batch may have different lengths."""
-    prompts = [ids_prompt(4, max_output_tokens=3), ids_prompt(4)]
-    result = runner.generate(workload(max_output_tokens=9), prompts)
-    assert [record.output_tokens for record in result.requests] == [3, 9]
-
-
 @pytest.mark.parametrize(
     ("prompt", "named"),
     [
@@ -296,8 +288,9 @@ def test_open_loop_arrivals_follow_the_schedule_and_never_come_early(runner: Run
 
 
 def test_batches_follow_one_another_each_submitted_at_one_instant_and_the_last_may_be_partial(runner: Runner) -> None:
-    """Five prompts, two in flight: 2 + 2 + 1."""
-    result = runner.generate(workload(), [ids_prompt(4)] * 5)
+    """Five prompts, two in flight: 2 + 2 + 1; a prompt's own limit overrides the workload's."""
+    result = runner.generate(workload(), [ids_prompt(4, max_output_tokens=3), *[ids_prompt(4)] * 4])
+    assert [record.output_tokens for record in result.requests] == [3, 5, 5, 5, 5]
     groups = itertools.groupby(result.requests, key=lambda record: record.submitted_ns)
     assert [len(list(group)) for _, group in groups] == [2, 2, 1]
     assert result.summary.requests == 5
@@ -305,9 +298,10 @@ def test_batches_follow_one_another_each_submitted_at_one_instant_and_the_last_m
 
 
 def test_min_requests_repeats_the_prompts_in_order(runner: Runner) -> None:
-    """Seven requests from three prompts are two and a third rounds."""
+    """Seven requests from three prompts are two and a third rounds; the summary comes once the pass has settled."""
     prompts = [ids_prompt(3), ids_prompt(4), ids_prompt(5)]
-    result = runner.generate(workload(min_requests=7), prompts)
+    result = runner.generate(workload(min_requests=7, settle_s=0.3), prompts)
+    assert time.monotonic_ns() - result.summary.span.end_ns >= 0.3e9
     assert [record.prompt_tokens for record in result.requests] == [3, 4, 5, 3, 4, 5, 3]
     assert result.summary.prompt_repeats == 2
 
@@ -341,12 +335,6 @@ def test_a_pass_goes_on_until_its_client_half_closes(runner: Runner) -> None:
     assert (last.pass_over, last.requests_submitted, last.requests_finished) == (True, *[result.summary.requests] * 2)
 
 
-def test_settling_keeps_quiet_after_the_span(runner: Runner) -> None:
-    """The summary comes no sooner than settle_s after the span's end, which does not move."""
-    result = runner.generate(workload(settle_s=0.3), TEN_AND_FIFTY)
-    assert time.monotonic_ns() - result.summary.span.end_ns >= 0.3e9
-
-
 def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None:
     """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
@@ -358,14 +346,10 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
     assert runner.generate(workload(), TEN_AND_FIFTY).summary.output_tokens == 10
 
 
-def test_an_unknown_kind_of_arrival_is_an_invalid_argument(runner: Runner) -> None:
-    """It stands in the message."""
+def test_pass_without_prompts_workload_or_known_arrival_is_an_invalid_argument(runner: Runner) -> None:
+    """Each part of a pass is needed."""
     code, detail = runner.refused_pass(workload(arrival=pb.ARRIVAL_UNSPECIFIED), TEN_AND_FIFTY)
     assert (code, "arrival 0" in detail) == ("INVALID_ARGUMENT", True), detail
-
-
-def test_pass_without_prompts_or_workload_is_an_invalid_argument(runner: Runner) -> None:
-    """Both parts of a pass are needed."""
     code, detail = runner.refused_pass(workload(), [])
     assert (code, detail) == ("INVALID_ARGUMENT", "a pass needs at least one prompt")
     prompts_only = pb.GenerateRequest(prompts=pb.PromptChunk(prompts=TEN_AND_FIFTY))

@@ -243,9 +243,7 @@ class VirtualRunner:
         """Tokens of a prompt, and those from a cache of blocks; `PROMPT_TOKENS` of any without a cache."""
         if not isinstance(item, array):
             return PROMPT_TOKENS, 0
-        if not self.args.get("enable_prefix_caching"):
-            return len(item), 0
-        if not self.caches:
+        if not (self.caches and self.args.get("enable_prefix_caching")):
             return len(item), 0
         blocks = [bytes(item[:end]) for end in range(BLOCK_TOKENS, len(item) + 1, BLOCK_TOKENS)]
         cached = sum(block in self.cache for block in blocks)

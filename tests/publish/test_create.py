@@ -14,12 +14,13 @@ import yaml
 from make.rows import document
 from make.stored import bundled, stored, unpacked
 from refused import raises
-from seams.console import bundle_view
+from seams.console import whole_view
 from unprivileged import UID
 
 from wattdock.config import load_study
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.publish import open_bundle, results_table
+from wattdock.publish import open_bundle
+from wattdock.reports import markdown, points_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,5 +203,5 @@ def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     readme = (unpacked(made.path, tmp_path) / "README.md").read_text()
     assert ("0.1.0" in readme, f"{first} and" in readme, f"{second} with changes" in readme) == (True, True, True)
     with open_bundle(made.path) as opened:
-        assert results_table(opened.results()) in readme
-        assert re.search(r"files, \d+\.\d kB$", str(next(iter(bundle_view(opened)))))
+        assert markdown(points_of(opened.results())) in readme
+        assert re.search(r"files, \d+\.\d kB$", str(next(iter(whole_view(opened)))))

@@ -162,7 +162,7 @@ NO_JOULES = {f"energy.passes.{at}.total_j": None for at in range(2)}
             row("one", restarts=[1.0, 0.0]),
             row("one", NO_JOULES, restarts=[1.0, 1.0]),
             None,
-            "not measured in B; 0 or less, so without a ratio, in A",
+            "0 or less, so without a ratio, in A; not measured in B",
         ),
     ],
 )
@@ -288,7 +288,7 @@ def test_two_studies_of_one_thing_do_not_differ_and_the_json_says_so(called: Cal
     assert len(told["pairs"]) == 5
     assert {test["differs"] for pair in told["pairs"] for test in pair["tests"].values()} == {False, None}
     [failed] = [pair for pair in told["pairs"] if pair["label"] == "one that fails"]
-    assert failed["tests"]["energy_per_output_token_j"]["reason"] == "not measured in A and B"
+    assert failed["tests"]["energy_per_output_token_j"]["reason"] == "not measured in A; not measured in B"
 
 
 def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_scattered_ones_are_undecided() -> None:

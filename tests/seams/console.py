@@ -9,7 +9,7 @@ from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
 from wattdock.console.progress import JsonLines, Plain, describe
 from wattdock.console.reports import Width
-from wattdock.console.views.bundles import bundle_view
+from wattdock.console.views.bundles import whole_view
 from wattdock.console.views.comparisons import comparison_view
 from wattdock.console.views.results import results_view
 from wattdock.console.views.tables import tasks_view
@@ -28,7 +28,6 @@ __all__ = [
     "UsageError",
     "Width",
     "app",
-    "bundle_view",
     "comparison_view",
     "describe",
     "exits",
@@ -39,6 +38,7 @@ __all__ = [
     "study_of",
     "tasks_view",
     "terminal_rows",
+    "whole_view",
 ]
 
 

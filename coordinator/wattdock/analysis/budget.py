@@ -213,11 +213,28 @@ def budget(
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
         _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows), first),
-        *_other_entries(windows),
+        Entry(
+            name="room",
+            standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
+            found=f"a room within {ROOM_C:g} °C (standard deviation)",
+        ),
+        Entry(
+            name="timing",
+            standard_uncertainty=sum(window.timing_j for window in windows) / sum(window.total_j for window in windows),
+            found="brackets of counter changes and the counters' lag at the windows' ends",
+        ),
     ]
     if not whole:
-        long_run = (_mix_entry(fit, shares @ off), _warmth_entry(remaining_c, uncertainty_c, known=known))
-        entries[1:1] = [*long_run, _first_seconds_entry(min(window.lead_in_s for window in windows))]
+        lead_in_s = min(window.lead_in_s for window in windows)
+        entries[1:1] = [
+            _mix_entry(fit, shares @ off),
+            _warmth_entry(remaining_c, uncertainty_c, known=known),
+            Entry(
+                name="first seconds",
+                standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
+                found=f"{lead_in_s:.0f} s of work before the first window",
+            ),
+        ]
     return _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
 
 
@@ -267,32 +284,6 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
         standard_uncertainty=hypot(TEMPERATURE_SENSITIVITY * uncertainty_c, error * remaining_c),
         found=f"{below}, {per_c * 100:.2f} ± {error * 100:.2f} % per °C" if known else NO_SLOPE,
     )
-
-
-def _first_seconds_entry(lead_in_s: float) -> Entry:
-    """Return the entry for what the first seconds of work cost more."""
-    return Entry(
-        name="first seconds",
-        standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
-        found=f"{lead_in_s:.0f} s of work before the first window",
-    )
-
-
-def _other_entries(windows: Sequence[Window]) -> list[Entry]:
-    """Return the entries for the room and the timing of the windows' energy."""
-    total_j, timing_j = (sum(getattr(window, name) for window in windows) for name in ("total_j", "timing_j"))
-    return [
-        Entry(
-            name="room",
-            standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
-            found=f"a room within {ROOM_C:g} °C (standard deviation)",
-        ),
-        Entry(
-            name="timing",
-            standard_uncertainty=timing_j / total_j,
-            found="brackets of counter changes and the counters' lag at the windows' ends",
-        ),
-    ]
 
 
 def _restarts_entry(values: Floats, within: Floats, of_blocks: int, first: int | None) -> Entry:

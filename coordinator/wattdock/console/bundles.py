@@ -24,7 +24,7 @@ from wattdock.output import say
 if TYPE_CHECKING:
     from wattdock.reports import Comparison
 
-app = typer.Typer(help="Create, verify and show bundles of results for publication.")
+app = typer.Typer(help="Create and verify bundles of results for publication.")
 
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A .tar file, or the folder it was unpacked to.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="New file, NAME.tar; its folder must exist.")]
@@ -73,16 +73,6 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
     from wattdock.publish import verify_bundle
 
     show(verify_bundle(bundle), as_json=as_json)
-
-
-@app.command("show", epilog=in_help("bundle show study.tar", "bundle show study.tar --json"))
-def show_(bundle: BundlePath, as_json: Json = False) -> None:
-    """Verify a bundle and show its results."""
-    from wattdock.console.views import show
-    from wattdock.publish import open_bundle
-
-    with open_bundle(bundle) as verified:
-        show(verified, as_json=as_json)
 
 
 def reproduce(

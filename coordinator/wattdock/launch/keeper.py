@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 # How the command line of a keeper begins.
 KEEPER = (sys.executable, "-I", "-S", __file__)
@@ -117,9 +117,7 @@ def keep_process(grace_s: float, folder: str, command: list[str]) -> int:
 
 def wake_on_signals() -> int:
     """Return a descriptor from which the number of each signal that concerns a keeper can be read."""
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write_fd)
     # Handlers, not SIG_IGN: the runner would inherit an ignored signal through exec.
     for number in (signal.SIGCHLD, *STOP_SIGNALS):
@@ -213,8 +211,7 @@ class Watch:
 
     def stop(self, grace_s: float) -> None:
         """Ask the runner to end; a later request can shorten its grace, never lengthen it."""
-        deadline_s = time.monotonic() + grace_s
-        self.deadline_s = deadline_s if self.deadline_s is None else min(self.deadline_s, deadline_s)
+        self.deadline_s = min(time.monotonic() + grace_s, self.deadline_s or float("inf"))
         if self.status is None and grace_s > 0:
             os.kill(self.runner, signal.SIGTERM)
             # A paused process gets no signal before it continues.
@@ -333,33 +330,20 @@ def memory_bytes(root: Path = Path("/")) -> tuple[float, float]:
         lines = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
         sizes = {words[0]: 1024.0 * int(words[1]) for words in lines}
         found.append((sizes["MemTotal:"], sizes["MemAvailable:"]))
-    for controller, folders in memory_groups(root):
-        found += group_bytes(folders, *GROUPS[controller][1:])
-    return min(found, key=lambda sizes: sizes[1])
-
-
-def memory_groups(root: Path) -> list[tuple[str, list[Path]]]:
-    """Return the controllers of this process's memory, and the folders of the groups around it, the nearest first.
-
-    A group of another namespace has no folder here, and none may have the controller.
-    """
-    found = []
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controller, path = line.split(":", 2)
             if controller in GROUPS:
-                mount = root / GROUPS[controller][0]
-                group = mount / path.lstrip("/")
-                found.append(
-                    (controller, [folder for folder in (group, *group.parents) if folder.is_relative_to(mount)])
-                )
-    return found
+                found += groups_bytes(path.lstrip("/"), root, *GROUPS[controller])
+    return min(found, key=lambda sizes: sizes[1])
 
 
-def group_bytes(folders: Iterable[Path], limit: str, use: str, reclaimable: str) -> Iterator[tuple[float, float]]:
-    """Yield how much memory control groups allow, and how much of it is left."""
-    for folder in folders:
-        # A group of another namespace has no folder here, and no limit is no number.
+def groups_bytes(path: str, root: Path, *names: str) -> Iterator[tuple[float, float]]:
+    """Yield how much memory a control group and those around it allow, and how much of it is left; see `GROUPS`."""
+    mounted, limit, use, reclaimable = names
+    mount = root / mounted
+    for folder in (mount / path, *(mount / path).parents):
+        # A group of another namespace has no folder here, none may have the controller, and no limit is no number.
         with contextlib.suppress(OSError, ValueError):
             lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
             spare = sum(float(size) for name, size in lines if name == reclaimable)

@@ -6,7 +6,7 @@ be measured here, and its results to compare with.
 Must not know: the command line; how runners are started or metered. Nothing in a bundle is executed.
 """
 
-from wattdock.publish.bundle import Bundle, VerifiedBundle, open_bundle, results_table, verify_bundle
+from wattdock.publish.bundle import Bundle, VerifiedBundle, open_bundle, verify_bundle
 from wattdock.publish.create import CreatedBundle, create_bundle
 from wattdock.publish.reproduce import LocalChoices, Reproduction, prepare_reproduction
 
@@ -19,6 +19,5 @@ __all__ = [
     "create_bundle",
     "open_bundle",
     "prepare_reproduction",
-    "results_table",
     "verify_bundle",
 ]

@@ -23,15 +23,13 @@ from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.files import BUNDLED, MANIFEST, RESULT
 from wattdock.host import folders
 from wattdock.opening import open_data
-from wattdock.output import harmless
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
-from wattdock.reports import markdown, points_of
 from wattdock.store import StoredResult, load_result
 from wattdock.text import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
@@ -99,11 +97,6 @@ class Bundle(VerifiedBundle):
         """
         folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
-
-
-def results_table(results: Sequence[StoredResult]) -> str:
-    """Return results as a Markdown table for people."""
-    return harmless(markdown(points_of(results)))
 
 
 def sums_of(hashes: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
 from wattdock.launch import find_runner
 from wattdock.launch.images import lock_path
 from wattdock.opening import MAX_BYTES, is_trusted, read_regular
+from wattdock.output import harmless
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
@@ -38,10 +39,10 @@ from wattdock.publish.bundle import (
     SUMS,
     Manifest,
     VerifiedBundle,
-    results_table,
     sums_of,
     verify_bundle,
 )
+from wattdock.reports import markdown, points_of
 from wattdock.reports.wording import boundaries
 from wattdock.secrets import holds_secret
 from wattdock.text import json_text
@@ -300,7 +301,7 @@ def _readme(manifest: Manifest, results: Sequence[StoredResult]) -> str:
 
 Energy of LLM inference, measured with {versions or "wattdock"}.
 
-{results_table(results)}
+{harmless(markdown(points_of(results)))}
 Boundary of energy: {" ".join(boundaries(stored.result for stored in results).values())}
 
 ## Check it, and run it again

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
 from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.sessions import (
-    MORE_RESTARTS,
     NO_TEST,
     ONE_SESSION,
+    Outcome,
     arms_of,
     by_session,
     declared_difference,
@@ -47,21 +47,18 @@ TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
 
 
-@dataclass(frozen=True)
-class Test:
+@dataclass(frozen=True, kw_only=True)
+class Test(Outcome):
     """One quantity of one pair.
 
     Attributes:
         a, b: Each side's figure; None where a side lacks the quantity.
         restarts, sessions: How many of each side.
         relative: B ÷ A − 1.
-        method: Name of the test; empty without one.
-        difference: With interval and p-value; None where there is no test, and `reason` says why.
         declared: What equivalence is judged by where both sides have one session.
         p_holm: Adjusted for all tests of this quantity.
         differs: Whether a difference is shown; None where nothing was tested.
         equivalent: Whether the ratio is shown to lie within the margin asked for, or outside; None where neither is.
-        more: What would tell, or tell more.
     """
 
     quantity: str
@@ -70,14 +67,10 @@ class Test:
     restarts: tuple[int, int]
     sessions: tuple[int, int]
     relative: float | None = None
-    method: str = ""
-    difference: statistics.Difference | None = None
     declared: statistics.Difference | None = None
     p_holm: float | None = None
     differs: bool | None = None
     equivalent: bool | None = None
-    reason: str | None = None
-    more: str = MORE_RESTARTS
 
     def p_worse(self, allowed: float) -> float:
         """Return the chance of a difference this bad if B were worse by exactly `allowed`; one-sided."""
@@ -195,10 +188,8 @@ class Comparison:
     @property
     def untested(self) -> str:
         """Why pairs have no test for want of sessions, and what gives one; empty with a margin, or if all have one."""
-        alone = not self.margin and any(
-            test.reason == ONE_SESSION for pair in self.pairs for test in pair.tests.values()
-        )
-        return NO_TEST if alone else ""
+        reasons = {test.reason for pair in self.pairs for test in pair.tests.values()}
+        return NO_TEST if ONE_SESSION in reasons and not self.margin else ""
 
     @property
     def unit(self) -> str:
@@ -208,20 +199,13 @@ class Comparison:
     @property
     def quality_lines(self) -> list[str]:
         """What can be said of the score of each pair whose sides were asked the same."""
-        lines = []
-        for pair in self.pairs:
-            if (found := pair.quality) is None:
-                continue
-            words = {
-                True: "fell by more than",
-                False: "did not fall by more than",
-                None: "cannot be told to a margin of",
-            }
-            lines.append(
-                f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
-                f"{words[found.fell]} {self.score_margin:.3g}; {found.same_answers:.0%} of answers are the same"
-            )
-        return lines
+        words = {True: "fell by more than", False: "did not fall by more than", None: "cannot be told to a margin of"}
+        return [
+            f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
+            f"{words[found.fell]} {self.score_margin:.3g}; {found.same_answers:.0%} of answers are the same"
+            for pair in self.pairs
+            if (found := pair.quality)
+        ]
 
     @property
     def equivalence_lines(self) -> list[str]:
@@ -334,27 +318,21 @@ def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf
     by_sessions = [by_session(arm, quantity, session_of) for arm in arms]
     sides = [pooled(each) for each in by_sessions]
     a, b = (side.value if side and min(side.values) > 0 else None for side in sides)
-    test = Test(quantity, a, b, (len(sides[0]), len(sides[1])), (len(by_sessions[0]), len(by_sessions[1])))
-    if not a or not b:
-        named = list(zip("AB", sides, strict=True))
-        reasons = {
-            "not measured": [name for name, side in named if not side],
-            "0 or less, so without a ratio,": [name for name, side in named if side and min(side.values) <= 0],
-        }
-        why = "; ".join(f"{reason} in {' and '.join(names)}" for reason, names in reasons.items() if names)
-        return replace(test, reason=why)
-    test = replace(test, relative=b / a - 1)
-    statuses = zip((arm[0].result.status for arm in arms), "AB", strict=True)
+    restarts, sessions = (len(sides[0]), len(sides[1])), (len(by_sessions[0]), len(by_sessions[1]))
+    test = Test(quantity=quantity, a=a, b=b, restarts=restarts, sessions=sessions, relative=a and b and b / a - 1)
+    reasons = [
+        arm[0].result.status if value else "0 or less, so without a ratio," if side else "not measured"
+        for arm, side, value in zip(arms, sides, (a, b), strict=True)
+    ]
     # The last restart of a side that did not finish may be incomplete, too.
-    if why := "; ".join(f"{status} in {name}" for status, name in statuses if status != "ok"):
+    if why := "; ".join(f"{reason} in {name}" for reason, name in zip(reasons, "AB", strict=True) if reason != "ok"):
         return replace(test, reason=why)
     found = outcome(*by_sessions)
-    if found.difference:
-        test = replace(test, relative=found.difference.relative)
+    relative = found.difference.relative if found.difference else test.relative
     declared = declared_difference(*sides) if margin and found.reason == ONE_SESSION else None
     judged = found.difference or declared
     equivalent = is_equivalent(judged, margin) if judged and margin else None
-    return replace(test, **vars(found), declared=declared, equivalent=equivalent)
+    return replace(test, **vars(found), relative=relative, declared=declared, equivalent=equivalent)
 
 
 def is_equivalent(difference: statistics.Difference, margin: float) -> bool | None:
@@ -372,11 +350,10 @@ def is_equivalent(difference: statistics.Difference, margin: float) -> bool | No
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
     """Return the tests with p-values adjusted for how many of them there are."""
     adjusted = iter(statistics.holm([test.difference.p_value for test in tests if test.difference]))
-    adjusted_tests = []
-    for test in tests:
-        p_holm = next(adjusted) if test.difference else None
-        adjusted_tests.append(replace(test, p_holm=p_holm, differs=None if p_holm is None else p_holm < SIGNIFICANCE))
-    return adjusted_tests
+    return [
+        replace(test, p_holm=(p_holm := next(adjusted)), differs=p_holm < SIGNIFICANCE) if test.difference else test
+        for test in tests
+    ]
 
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:

@@ -20,7 +20,6 @@ __all__ = ["show"]
 # imports what it shows and nothing else.
 VIEWS = {
     "AuditedRow": "others.audited_view",
-    "Bundle": "bundles.bundle_view",
     "Check": "machine.check_view",
     "Comparison": "comparisons.comparison_view",
     "CreatedBundle": "bundles.created_view",
