@@ -42,9 +42,9 @@ class KnowingRunner(VirtualRunner):
     faults: int = 0
     wrong: str = "I do not know"
 
-    def run_program(self, source: str, *, timeout_s: float) -> Any:
-        done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, timeout=timeout_s, check=False)
-        return SimpleNamespace(exit_code=done.returncode, timed_out=False)
+    def run_program(self, source: str, *, timeout_s: float) -> int:
+        command = [sys.executable, "-I", "-c", source]
+        return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False).returncode
 
     def generate(self, request: PassRequest, **options: Any) -> PassRecord:
         solutions = {each.prompt: each.solution for task in questions().values() for each in task}
