@@ -212,14 +212,15 @@ class Comparison:
         for pair in self.pairs:
             if (found := pair.quality) is None:
                 continue
-            words = {
-                True: "fell by more than",
-                False: "did not fall by more than",
-                None: "cannot be told to a margin of",
-            }
+            margin = f"{self.score_margin:.3g}"
+            verdict = {
+                True: f"fell by more than {margin}",
+                False: f"did not fall by more than {margin}",
+                None: f"a fall by {margin} cannot be told, these items rule out one by {found.least_margin:.3f}",
+            }[found.fell]
             lines.append(
                 f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
-                f"{words[found.fell]} {self.score_margin:.3g}; {found.same_answers:.0%} of answers are the same"
+                f"{verdict}; {found.same_answers:.0%} of answers are the same"
             )
         return lines
 
