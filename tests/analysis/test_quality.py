@@ -65,17 +65,20 @@ def asked(scores: Floats, answers: str = "a", version: str = "1") -> Quality:
 
 
 @pytest.mark.parametrize(
-    ("items", "lost", "gained", "fell"),
+    ("items", "lost", "gained", "fell", "ruled_out"),
     [
-        (400, 0, 0, False),  # equal
-        (30, 0, 0, None),  # equal, and too few to say so
-        (400, 60, 10, True),  # a planted worse model
-        (400, 14, 6, None),  # two points less, which may be chance
-        (400, 6, 60, False),  # better
+        (400, 0, 0, False, 0.005),  # equal
+        (30, 0, 0, None, 0.064),  # equal, and too few to say so
+        (120, 3, 3, None, 0.043),  # equal on the whole, one item of twenty changed
+        (400, 60, 10, True, 0.164),  # a planted worse model
+        (400, 14, 6, None, 0.042),  # two points less, which may be chance
+        (400, 6, 60, False, 0),  # better
     ],
 )
-def test_fall_of_a_score_is_told_item_by_item(items: int, lost: int, gained: int, fell: bool | None) -> None:
-    """To a margin of two points."""
+def test_fall_of_a_score_is_told_item_by_item(
+    items: int, lost: int, gained: int, fell: bool | None, ruled_out: float
+) -> None:
+    """To a margin of two points; `ruled_out` is the margin that these items could have shown."""
     before: Floats = np.arange(items, dtype=np.float64) % 2
     after = before.copy()
     after[1 : 2 * lost : 2], after[0 : 2 * gained : 2] = 0, 1
@@ -83,6 +86,10 @@ def test_fall_of_a_score_is_told_item_by_item(items: int, lost: int, gained: int
     assert found
     assert (found.fell, found.items, found.same_answers) == (fell, items, 0)
     assert found.difference == pytest.approx((gained - lost) / items)
+    assert found.least_margin == pytest.approx(ruled_out, abs=5e-4)
+    told = asked(before).compared(asked(after, "b"), found.least_margin + 1e-9)
+    assert told
+    assert told.fell is False
     assert asked(before).compared(asked(after, version="2"), 0.02) is None
 
 

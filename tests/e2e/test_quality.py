@@ -36,13 +36,13 @@ defaults:
   model: ./sound
   warmup: {passes: 0}
   idle: {duration_s: 0}
-  repeats: {restarts: 1, passes: 1}
+  repeats: {restarts: 3, passes: 1}
   workload: {batch_size: 6, max_output_tokens: 4, prompts: {source: synthetic, input_tokens: 8}}
   quality: {tasks: [retrieval], limit: 6, run_code: true, max_output_tokens: 32}
   # Threads that wait for each other busily would crawl beside other tests.
   llamacpp: {n_threads: 1, n_threads_batch: 1}
 experiments:
-  - {name: sound, repeats: {restarts: 3}, quality: {tasks: [retrieval, code]}}
+  - {name: sound, quality: {tasks: [retrieval, code]}}
   - {name: narrow, workload: {batch_size: 3}}
   - {name: worse, model: ./worse}
 """
@@ -82,7 +82,7 @@ def write_models(folder: Path, models: Path) -> None:
 
 @pytest.fixture(scope="module")
 def study(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Three restarts of the model, and one of it in smaller batches, and of a worse one."""
+    """Three restarts of the model, of it in smaller batches, and of a worse one."""
     home = user_home(tmp_path_factory.mktemp("quality"))
     folder, runners = home / "work", home / "runners"
     shutil.copytree(LLAMACPP_FOLDER, runners / "llamacpp", ignore=shutil.ignore_patterns(".venv", "__pycache__"))
@@ -125,5 +125,8 @@ def test_worse_model_is_found_and_other_batches_of_the_same_are_not(study: Study
         study.says("compare", "s:sound", f"s:{name}", "--score-margin", "2%") for name in ("worse", "narrow")
     )
     assert "over 6 items: fell by more than 0.02; 0% of answers are the same" in worse
+    of_restarts = {span["restart"] for span in study.result("worse")["spans"] if span["name"] == "questions"}
+    assert of_restarts == {0, 1, 2}
     assert "over 6 items: fell" not in narrow
+    assert "these items rule out one by 0." in narrow
     assert "% of answers are the same" in narrow

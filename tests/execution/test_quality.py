@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from make.outcomes import known
+from make.stored import bundled
 from seams.metering import Ticks
 from seams.quality import questions
 from seams.study import PassStarted, TokensSeen
@@ -20,12 +23,16 @@ from seams.study import PassStarted, TokensSeen
 from wattdock.audit import audited
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, RunnerError
+from wattdock.execution import measure
 from wattdock.metering import MeterEvent, Span
+from wattdock.planning import eta
 from wattdock.quality import Score, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from conftest import Called
     from seams.study import Event
 
     from wattdock.metering import Timeline
@@ -42,9 +49,9 @@ class KnowingRunner(VirtualRunner):
     faults: int = 0
     wrong: str = "I do not know"
 
-    def run_program(self, source: str, *, timeout_s: float) -> Any:
-        done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, timeout=timeout_s, check=False)
-        return SimpleNamespace(exit_code=done.returncode, timed_out=False)
+    def run_program(self, source: str, *, timeout_s: float) -> int:
+        command = [sys.executable, "-I", "-c", source]
+        return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False).returncode
 
     def generate(self, request: PassRequest, **options: Any) -> PassRecord:
         solutions = {each.prompt: each.solution for task in questions().values() for each in task}
@@ -116,6 +123,15 @@ def test_questions_follow_every_measured_pass_of_the_session_and_cost_joules_of_
         assert [run_pass.index for run_pass in asked] == [-1, -2] * 2
         last_ns = max(run_pass.span.end_ns for record in of_session for run_pass in record.passes)
         assert last_ns <= min(run_pass.span.start_ns for run_pass in asked)
+    # What a plan expects of the next run: passes with their share of the questions.
+    spans = stored[0].result.spans
+    assert [span.name for span in spans].count("questions") == 6
+    took_s, measured_s = (
+        [(span.end_ns - span.start_ns) / NS_PER_S for span in spans if span.name in names]
+        for names in (("pass", "warm-up", "questions"), ("pass",))
+    )
+    expected = {of_seeds[0].experiment_id: pytest.approx(sum(took_s) / len(measured_s))}
+    assert eta.earlier_pass_s([of_seeds[0]], machine.results) == expected
 
 
 def test_questions_change_no_figure_of_the_measured_passes(machine: KnowingMachine) -> None:
@@ -176,6 +192,10 @@ def test_restart_with_other_prompts_is_told_and_left_out(machine: KnowingMachine
     assert [task.score for task in found.tasks] == [0.75, 0.75]
     assert found.failures == ["arithmetic, restart 3: its items or prompts have changed"]
     assert [bool(task.interval) for task in found.tasks] == [False, True]
+    audits = [known(each.audit) for each in (stored.result, audited(stored.result.config, asked))]
+    [same], [other] = ([check for check in audit.checks if check.name == "questions"] for audit in audits)
+    assert (same.status, other.status, other.figure) == ("pass", "warn", found.failures[0])
+    assert f"arithmetic {first.version}, 20 items, prompts " in same.figure
 
 
 def test_joules_while_others_may_have_measured_are_unknown_with_the_reason(machine: KnowingMachine) -> None:
@@ -190,6 +210,23 @@ def test_joules_while_others_may_have_measured_are_unknown_with_the_reason(machi
     assert found
     assert found.tasks[0].energy_j == pytest.approx(1500, rel=0.01)
     assert (found.tasks[1].energy_j, found.tasks[1].reason, found.tasks[1].score) == (None, "a lease was lost", 0.75)
+
+
+@pytest.mark.parametrize(("every", "code"), [(4, 0), (2, 9)])
+def test_reproduction_asks_the_same_and_a_lower_score_is_none(
+    machine: KnowingMachine, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch, every: int, code: int
+) -> None:
+    """At the same joules: three of four right answers, or half of them."""
+    machine.run(study(experiment("a", **ASKED | {"repeats": {"restarts": 3}})))
+    bundle = bundled(machine.results, tmp_path / "b.tar").path
+    other = KnowingMachine(tmp_path / "other", machine.power, knows=lambda _, at: at % every != 0)
+    monkeypatch.setattr("wattdock.publish.reproduce.GpuInventory.here", other.inventory)
+    monkeypatch.setattr("wattdock.execution.measure", partial(measure, machine=other.access()))
+    done = called("reproduce", bundle, "--json")
+    assert done.returncode == code, done.stderr
+    [pair] = json.loads(done.stdout)["pairs"]
+    assert (pair["quality"]["items"], pair["quality"]["fell"]) == (40, {0: None, 9: True}[code])
+    assert pair["tests"]["energy_per_output_token_j"]["equivalent"] is True
 
 
 @pytest.mark.parametrize("kind", ["gpu_lost", "counter_frozen", "broke_off"])
@@ -244,7 +281,7 @@ def test_text_that_has_no_room_is_not_judged_without_its_begin(
         return told, Span("likelihoods", begin_ns, runner.clock.now_ns())
 
     monkeypatch.setattr(KnowingRunner, "log_likelihoods", log_likelihoods, raising=False)
-    task = GivenAnswers("arithmetic", "1", 0, runs_code=False)
+    task = GivenAnswers("arithmetic", "1", 0, 2, runs_code=False)
     monkeypatch.setattr("wattdock.execution.evaluation.tasks_of", lambda *_: [task])
     asked = ASKED | {"quality": {"tasks": ["arithmetic"]}}
     found = known(machine.run(study(experiment("a", **asked))).results[0].result.quality)

@@ -111,7 +111,7 @@ def test_packages_count_as_locked_unless_an_interpreter_is_named_here(tmp_path: 
 
 
 def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> None:
-    """The author's word does not do; nor does it for a command of the author's."""
+    """The author's word does not do; nor does it for a command, or for tasks and programs of the author's choice."""
     model = document()["config"]["model"] | {"trust_remote_code": True}
     with pytest.raises(ConfigError, match="--trust-remote-code"):
         reproduced(tmp_path, LocalChoices(), **on_cpu(model=model))
@@ -119,6 +119,14 @@ def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> 
     (tmp_path / "command").mkdir()
     with pytest.raises(ConfigError, match="runs a command, rm -r /data"):
         reproduced(tmp_path / "command", LocalChoices(), **command)
+    for name, settings, code in (
+        ("tasks", {"folder": "/there"}, "tasks in /there"),
+        ("programs", {"run_code": True}, "programs that the model writes, in no container"),
+    ):
+        (tmp_path / name).mkdir()
+        quality = on_cpu(quality={"tasks": ["code"]} | settings)
+        with pytest.raises(ConfigError, match=f"runs {code}"):
+            reproduced(tmp_path / name, LocalChoices(), **quality)
 
 
 def test_chat_templates_are_told_the_time_that_they_were_told(tmp_path: Path) -> None:

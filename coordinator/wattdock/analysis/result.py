@@ -224,7 +224,12 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             for (of_restart, run_pass), figure in zip(measured.passes, headline, strict=True)
             if of_restart is restart and figure.window != "drained" and figure.start_ns and figure.end_ns
         ]
-        for span, number in [*((span, None) for span in restart.spans), *of_passes, *of_windows]:
+        asked = [
+            Span("questions", run_pass.span.start_ns, run_pass.span.end_ns)
+            for evaluation in restart.evaluations
+            for run_pass in evaluation.passes
+        ]
+        for span, number in [*((span, None) for span in (*restart.spans, *asked)), *of_passes, *of_windows]:
             joules = measured.energy_of(restart, span)
             figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
             clock = environment.clock.number(restart.clock)

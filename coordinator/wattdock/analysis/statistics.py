@@ -231,7 +231,8 @@ def _p_up_to(gap: float, error: float, freedom: float) -> float:
     return float(stdtr(freedom, gap / error)) if error else float(gap >= 0)
 
 
-class ScoreDifference(NamedTuple):
+@dataclass(frozen=True)
+class ScoreDifference:
     """How the scores of the items that two results share differ: the second less the first.
 
     Attributes:
@@ -245,6 +246,11 @@ class ScoreDifference(NamedTuple):
     interval: Interval
     same_answers: float
     fell: bool | None
+
+    @property
+    def least_margin(self) -> float:
+        """The smallest margin beyond which these items rule out a fall."""
+        return max(-self.interval.low, 0.0)
 
     @classmethod
     def of(cls, differences: Sequence[float], same_answers: float, margin: float) -> ScoreDifference:

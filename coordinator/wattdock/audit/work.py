@@ -157,6 +157,23 @@ def cached_prompts(inputs: AuditInput) -> Outcome | None:
 
 
 @CHECKS.check(
+    "questions",
+    threshold="the same items, task version and prompts in every restart",
+    source="each task's version, items and the digest of its prompts as template and tokenizer made ids of them",
+    remedy="keep quality.folder, the harness and the template as they are, and measure anew",
+)
+def same_questions(inputs: AuditInput) -> Outcome | None:
+    """Whether every restart was asked the same; scores are no part of the verdict on joules."""
+    if (found := inputs.result.quality) is None:
+        return None
+    if changed := [failure for failure in found.failures if failure.endswith(found.CHANGED)]:
+        return Outcome("warn", "; ".join(changed))
+    prompts = {task.name: (task.rendered_sha256 or "")[:12] or "encoded by the engine" for task in found.tasks}
+    told = [f"{task.name} {task.version}, {task.items} items, prompts {prompts[task.name]}" for task in found.tasks]
+    return Outcome(verdict(failed=False, known=bool(told)), "; ".join(told) or "no task has a score")
+
+
+@CHECKS.check(
     "serving client",
     question="wrong",
     threshold=f"its thread busy at most {MAX_CLIENT_SHARE:.0%} of the time, and late by at most "

@@ -90,7 +90,8 @@ def reproduce(
 ) -> None:
     """Measure a bundle's study again here, and compare.
 
-    Exit code 9 if an experiment is not equivalent within the margin, 10 if that cannot be decided.
+    Exit code 9 if an experiment is not equivalent within the margin or its score fell by more than 2 %, 10 if that
+    cannot be decided.
     """
     from wattdock.console.progress import progress_for
     from wattdock.console.views import show as print_comparison
@@ -128,7 +129,11 @@ def reproduce(
 
 def _require_equivalent(comparison: "Comparison") -> None:
     count = len(comparison.pairs) + len(comparison.only_in_a)
-    different = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is False]
+    different = [
+        pair.label
+        for pair in comparison.pairs
+        if pair.repeated.equivalent is False or (pair.quality and pair.quality.fell)
+    ]
     undecided = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is None]
     undecided += [f"{label}, which was not measured; continue with --resume" for label in comparison.only_in_a]
     for labels, verdict, code in (

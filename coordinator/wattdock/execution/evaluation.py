@@ -175,5 +175,4 @@ class _AskedEngine:
 
     def succeeds(self, program: str) -> bool:
         """Whether a program comes to its last line in the runner's sandbox."""
-        end = self.runner.client.run_program(f"{program}\nraise SystemExit({ENDED})\n", timeout_s=PROGRAM_S)
-        return end.exit_code == ENDED
+        return self.runner.client.run_program(f"{program}\nraise SystemExit({ENDED})\n", timeout_s=PROGRAM_S) == ENDED

@@ -40,7 +40,7 @@ def load_groups(experiments: Sequence[ExperimentConfig]) -> Groups:
 UNMEASURED = "time unknown until the first pass"
 
 # Spans of one experiment. Launch and load, which the experiments of a load group share, are not among them.
-MEASURING = ("pass", "warm-up")
+MEASURING = ("pass", "warm-up", "questions")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def forecast(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Forec
 
 
 def pass_seconds(spans: Iterable[Span]) -> float | None:
-    """Return the mean seconds of a measured pass, with its share of warm-up and idle; None without a pass."""
+    """Return the mean seconds of a measured pass, with its share of warm-up and questions; None without a pass."""
     measuring = [span for span in spans if span.name in MEASURING]
     passes = sum(span.name == "pass" for span in measuring)
     return sum(span.end_ns - span.start_ns for span in measuring) / NS_PER_S / passes if passes else None

@@ -325,16 +325,20 @@ def _for_workload(
             left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
             fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
             memory = fit.line if fit.verdict == "uncertain" else None
-        sent = PromptSet.summary(config)
-        if tasks_of(config, confined=checked.launch.name != "process") and not ModelFolder.takes_text(config.model):
-            raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
+        sent, asked = PromptSet.summary(config), ""
+        if tasks := tasks_of(config, confined=checked.launch.name != "process"):
+            if not ModelFolder.takes_text(config.model):
+                raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
+            assert config.quality
+            items, limit = sum(task.items for task in tasks), config.quality.max_output_tokens
+            asked = f"; then {items:,} questions a restart, of at most {items * limit:,} output tokens together"
     except WattdockError as error:
         return error
     return replace(
         checked,
         config=config,
         memory=memory,
-        prompts=f"{config.prompts.source}: {sent.text}",
+        prompts=f"{config.prompts.source}: {sent.text}{asked}",
         dataset_format=sent.format,
         dataset_ignored=sent.ignored,
     )

@@ -149,8 +149,7 @@ def _config_here(
         here["package_lock"], is_locked = None if is_own else lock, True
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
-    if (model.trust_remote_code or written.command) and not local.trust_remote_code:
-        code = f"a command, {written.command.text}" if written.command else "the model's own code"
+    if (code := _code_in(written)) and not local.trust_remote_code:
         raise ConfigError(
             f"{label} runs {code}",
             "read it, then allow it with --trust-remote-code",
@@ -163,6 +162,15 @@ def _config_here(
     here["container"] = written.container.model_copy(update={"locked": is_locked})
     workload = written.workload.model_copy(update={"prompts": prompts})
     return written.model_copy(update=here | {"model": model, "workload": workload})
+
+
+def _code_in(written: ExperimentConfig) -> str:
+    """Return which code an experiment would run that came with neither wattdock nor an engine; empty for none."""
+    if written.command:
+        return f"a command, {written.command.text}"
+    if (asked := written.quality) and (asked.folder or asked.run_code):
+        return f"tasks in {asked.folder}" if asked.folder else "programs that the model writes, in no container"
+    return "the model's own code" if written.model.trust_remote_code else ""
 
 
 def _own_locks(backend: str) -> Iterator[bytes]:

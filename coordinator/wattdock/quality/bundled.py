@@ -73,13 +73,15 @@ class BundledTask(Task):
         shots = spec.few_shot or 0
         if shots >= len(of_task):
             raise ConfigError(f"quality.few_shot: {shots} leaves none of the {len(of_task)} items of {name} to ask")
+        chosen = drawn(len(of_task) - shots, spec.limit, spec.seed)
         return cls(
             name=name,
             version=hashlib.sha256(repr(of_task).encode()).hexdigest()[:8],
             few_shot=shots,
+            items=len(chosen),
             runs_code=any(question.check == "code" for question in of_task),
             questions=of_task,
-            chosen=drawn(len(of_task) - shots, spec.limit, spec.seed),
+            chosen=chosen,
             chat=spec.chat,
             max_output_tokens=spec.max_output_tokens,
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock.errors import ConfigError, WattdockError
 from wattdock.quality.bundled import questions
 from wattdock.quality.task import Prompt, Score, Task
-from wattdock.text import json_text, strict_json
+from wattdock.text import json_text, nearest, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,10 +41,12 @@ class HarnessTask(Task):
     Attributes:
         loaded: What its `TaskManager.load` returned.
         samples: Which documents are asked, by task.
+        seed: Draws the examples.
     """
 
     loaded: Mapping[str, Any]
     samples: Mapping[str, list[int]]
+    seed: int
     chat: bool
     max_output_tokens: int
 
@@ -62,24 +64,20 @@ class HarnessTask(Task):
         spec = config.quality
         assert spec
         with _harness(f"quality.tasks: {name}"):
-            loaded = _loaded(name, spec.folder)
-            for leaf, task in loaded["tasks"].items():
-                if task.get_config("unsafe_code") or getattr(task, "UNSAFE_CODE", False):
-                    raise ConfigError(f"quality.tasks: {leaf} runs code outside of a sandbox", "take the task code")
-                if task.OUTPUT_TYPE != GENERATES:
-                    _require_likelihoods(task.OUTPUT_TYPE, config)
-                if task.get_config("num_fewshot") is None or spec.few_shot is not None:
-                    task.set_config(key="num_fewshot", value=spec.few_shot or 0)
-                task.set_fewshot_seed(seed=spec.seed)
-            counts = {leaf: len(task.eval_docs) for leaf, task in loaded["tasks"].items()}
-        leaves = loaded["tasks"].values()
+            loaded = _loaded(name, spec.folder, spec.few_shot)
+            leaves = loaded["tasks"].values()
+            for kind in {task.OUTPUT_TYPE for task in leaves} - {GENERATES}:
+                _require_likelihoods(kind, config)
+        samples = {leaf: drawn(len(task.eval_docs), spec.limit, spec.seed) for leaf, task in loaded["tasks"].items()}
         return cls(
             name=name,
             version=", ".join(sorted({str(task.VERSION) for task in leaves})),
             few_shot=max(task.get_config("num_fewshot") for task in leaves),
+            items=sum(map(len, samples.values())),
             runs_code=False,
             loaded=loaded,
-            samples={leaf: drawn(count, spec.limit, spec.seed) for leaf, count in counts.items()},
+            samples=samples,
+            seed=spec.seed,
             chat=spec.chat,
             max_output_tokens=spec.max_output_tokens,
         )
@@ -90,6 +88,9 @@ class HarnessTask(Task):
             import lm_eval
 
             asked, answering = dict[tuple[str, int], list[tuple[int, int]]](), _model(self, engine)
+            # Each restart draws the same examples.
+            for task in self.loaded["tasks"].values():
+                task.set_fewshot_seed(seed=self.seed)
             found = lm_eval.evaluate(
                 lm=answering,
                 task_dict=self.loaded,
@@ -214,12 +215,21 @@ def _manager(folder: Path | None) -> Any:
     return TaskManager(include_path=folder and str(folder), include_defaults=folder is None)
 
 
-def _loaded(name: str, folder: Path | None) -> Mapping[str, Any]:
-    places = [_manager(place) for place in ((folder,) if folder else ()) if name in _manager(place).all_tasks]
-    manager = places[0] if places else _manager(None)
+@cache
+def _loaded(name: str, folder: Path | None, few_shot: int | None) -> Mapping[str, Any]:
+    """Return a task or group with its data, loaded once: no GPU waits for that in each restart."""
+    own = _manager(folder)
+    manager = own if name in own.all_tasks else _manager(None)
     if name not in manager.all_tasks:
-        raise ConfigError("lm-evaluation-harness has no such task", "see `lm-eval ls tasks`, or set quality.folder")
+        near = nearest(name, [*questions(), *own.all_tasks, *manager.all_tasks])
+        write = f"write {near}" if near else "see `lm-eval ls tasks`, or set quality.folder"
+        raise ConfigError("lm-evaluation-harness has no such task", write)
     found: Mapping[str, Any] = manager.load([name])
+    for leaf, task in found["tasks"].items():
+        if task.get_config("unsafe_code") or getattr(task, "UNSAFE_CODE", False):
+            raise ConfigError(f"quality.tasks: {leaf} runs code outside of a sandbox", "take the task code")
+        if task.get_config("num_fewshot") is None or few_shot is not None:
+            task.set_config(key="num_fewshot", value=few_shot or 0)
     return found
 
 

@@ -126,12 +126,14 @@ class Task(ABC):
     Attributes:
         version: Changes with the items and with what counts as right.
         few_shot: Solved examples before each question.
+        items: How many are asked.
         runs_code: Whether programs that the model wrote are run.
     """
 
     name: str
     version: str
     few_shot: int
+    items: int
     runs_code: bool
 
     @abstractmethod

@@ -199,10 +199,14 @@ class Comparison:
     @property
     def quality_lines(self) -> list[str]:
         """What can be said of the score of each pair whose sides were asked the same."""
-        words = {True: "fell by more than", False: "did not fall by more than", None: "cannot be told to a margin of"}
+        margin = f"{self.score_margin:.3g}"
+        words = {True: f"fell by more than {margin}", False: f"did not fall by more than {margin}"}
         return [
             f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
-            f"{words[found.fell]} {self.score_margin:.3g}; {found.same_answers:.0%} of answers are the same"
+            + words.get(
+                found.fell, f"a fall by {margin} cannot be told, these items rule out one by {found.least_margin:.3f}"
+            )
+            + f"; {found.same_answers:.0%} of answers are the same"
             for pair in self.pairs
             if (found := pair.quality)
         ]

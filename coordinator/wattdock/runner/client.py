@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         LoadRequest,
         PairScore,
         PassRequest,
-        ProgramEnd,
         RunnerDescription,
         RunnerFinding,
     )
@@ -251,8 +250,10 @@ class RunnerClient:
         told = self._call(self._stub.LogLikelihood, asked, timeout_s)
         return [wire.PairScore(**wire.figures(score)) for score in told.scores], wire.span(told.span)
 
-    def run_program(self, source: str, *, timeout_s: float, stdin: str = "") -> ProgramEnd:
-        """Run a Python program that a model wrote, apart from runner and host.
+    def run_program(self, source: str, *, timeout_s: float) -> int:
+        """Run a Python program that a model wrote, apart from runner and host; return its exit code.
+
+        The code is negative for the number of the signal that killed it.
 
         Args:
             timeout_s: When it is killed with all that it started; at most 600.
@@ -260,8 +261,8 @@ class RunnerClient:
         Raises:
             RunnerError: A pass runs, or the runner can run no program.
         """
-        asked = pb.RunProgramRequest(source=source, timeout_s=timeout_s, stdin=stdin)
-        return wire.ProgramEnd(**wire.figures(self._call(self._stub.RunProgram, asked, timeout_s + CALL_TIMEOUT_S)))
+        asked = pb.RunProgramRequest(source=source, timeout_s=timeout_s)
+        return int(self._call(self._stub.RunProgram, asked, timeout_s + CALL_TIMEOUT_S).exit_code)
 
     def unload(self) -> None:
         """Free the model."""

@@ -158,22 +158,6 @@ class PairScore:
 
 
 @dataclass(frozen=True)
-class ProgramEnd:
-    """How a program that a model wrote ended.
-
-    Attributes:
-        exit_code: Negative for the number of the signal that killed it.
-        stdout: The first 64 KiB of its output.
-        stderr: The last 4 KiB of its errors.
-    """
-
-    exit_code: int
-    stdout: str
-    stderr: str
-    timed_out: bool
-
-
-@dataclass(frozen=True)
 class Heartbeat:
     """Progress within a pass.
 

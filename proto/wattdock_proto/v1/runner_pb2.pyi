@@ -440,26 +440,18 @@ class LogLikelihoodResponse(_message.Message):
     def __init__(self, scores: _Optional[_Iterable[_Union[PairScore, _Mapping]]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class RunProgramRequest(_message.Message):
-    __slots__ = ("source", "timeout_s", "stdin")
+    __slots__ = ("source", "timeout_s")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    STDIN_FIELD_NUMBER: _ClassVar[int]
     source: str
     timeout_s: float
-    stdin: str
-    def __init__(self, source: _Optional[str] = ..., timeout_s: _Optional[float] = ..., stdin: _Optional[str] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class RunProgramResponse(_message.Message):
-    __slots__ = ("exit_code", "stdout", "stderr", "timed_out")
+    __slots__ = ("exit_code",)
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
-    STDOUT_FIELD_NUMBER: _ClassVar[int]
-    STDERR_FIELD_NUMBER: _ClassVar[int]
-    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
-    stdout: str
-    stderr: str
-    timed_out: bool
-    def __init__(self, exit_code: _Optional[int] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., timed_out: bool = ...) -> None: ...
+    def __init__(self, exit_code: _Optional[int] = ...) -> None: ...
 
 class UnloadRequest(_message.Message):
     __slots__ = ()

@@ -16,15 +16,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from wattdock_runner.errors import InvalidRequest, WrongState
 from wattdock_runner.process import Processes, descendants, die_with_parent
 
 GUARD = ("-m", "wattdock_runner.program")
 LONGEST_S = 600.0
-STDOUT_BYTES, STDERR_BYTES = 64 << 10, 4 << 10
 # What a program may take: memory, each file, and how many processes and threads more than the machine has. The memory
 # is too little for a context of CUDA, which reserves far more addresses.
 MEMORY_BYTES, FILE_BYTES, MORE_TASKS = 2 << 30, 16 << 20, 64
@@ -34,8 +32,8 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, MS_BIND, PRIVATE_TREE = 36, 38, 409
 NOBODY = 65534
 
 
-def run_program(source: str, stdin: str, timeout_s: float) -> dict[str, Any]:
-    """Run a program to its end, or for `timeout_s`; return the fields of RunProgramResponse in runner.proto.
+def run_program(source: str, timeout_s: float) -> int:
+    """Run a program to its end, or for `timeout_s`; return its exit code, or the number of its signal, negative.
 
     Raises:
         InvalidRequest: The time is none, or longer than ten minutes.
@@ -43,29 +41,23 @@ def run_program(source: str, stdin: str, timeout_s: float) -> dict[str, Any]:
     """
     if not 0 < timeout_s <= LONGEST_S:
         raise InvalidRequest(f"timeout_s is {timeout_s:g}; give a program more than 0 and at most {LONGEST_S:g} s")
-    cleaning: Any = {"prefix": "wattdock-program-", "ignore_cleanup_errors": True}
-    with TemporaryDirectory(**cleaning) as folder, TemporaryFile() as out, TemporaryFile() as errors:
+    with TemporaryDirectory(prefix="wattdock-program-", ignore_cleanup_errors=True) as folder:
         Path(folder, "program.py").write_text(source, encoding="utf-8")
-        outputs = (out.fileno(), errors.fileno())
         guard = subprocess.run(
-            [sys.executable, *GUARD, folder, str(timeout_s), *map(str, outputs)],
-            input=stdin.encode(),
+            [sys.executable, *GUARD, folder, str(timeout_s)],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-            pass_fds=outputs,
             check=False,
         )
         # A program in the runner's own namespaces can kill its guard.
-        exit_code, timed_out, refused = json.loads(guard.stdout or f"[-{signal.SIGKILL:d}, false, null]")
+        exit_code, refused = json.loads(guard.stdout or f"[-{signal.SIGKILL:d}, null]")
         if refused:
             raise WrongState(f"user nobody cannot run a program: {refused}; run wattdock as an ordinary user")
-        out.seek(0)
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - STDERR_BYTES))
-        printed, said = (file.read(STDOUT_BYTES).decode(errors="replace") for file in (out, errors))
-        return {"exit_code": exit_code, "stdout": printed, "stderr": said, "timed_out": timed_out}
+        return int(exit_code)
 
 
-def main(folder: str, timeout_s: str, out: str, errors: str) -> None:
+def main(folder: str, timeout_s: str) -> None:
     """Hold a program in a child, the first process of a namespace where the kernel gives one: all there end with it."""
     die_with_parent()
     python = _set_apart(folder)
@@ -75,9 +67,9 @@ def main(folder: str, timeout_s: str, out: str, errors: str) -> None:
     die_with_parent()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        end: list[object] = [*_run(python, Path(folder), float(timeout_s), (int(out), int(errors))), None]
+        end: tuple[int, str | None] = (_run(python, Path(folder), float(timeout_s)), None)
     except (OSError, subprocess.SubprocessError) as error:
-        end = [0, False, str(error)]
+        end = (0, str(error))
     os.write(1, json.dumps(end).encode())
 
 
@@ -96,8 +88,8 @@ def _set_apart(folder: str) -> str:
     return sys.executable
 
 
-def _run(python: str, folder: Path, timeout_s: float, outputs: tuple[int, int]) -> tuple[int, bool]:
-    """Run the program, end all that it left, and return its exit code and whether its time was over."""
+def _run(python: str, folder: Path, timeout_s: float) -> int:
+    """Run the program, end all that it left, and return its exit code, that of SIGKILL when its time was over."""
     folder.chmod(0o711)
     (folder / "work").mkdir()
     with suppress(PermissionError):
@@ -122,8 +114,8 @@ def _run(python: str, folder: Path, timeout_s: float, outputs: tuple[int, int]) 
 
     program = subprocess.Popen(
         [python, "-I", folder / "program.py"],
-        stdout=outputs[0],
-        stderr=outputs[1],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         cwd=folder / "work",
         env={"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": f"{folder}/python/lib"},
         start_new_session=True,
@@ -135,7 +127,7 @@ def _run(python: str, folder: Path, timeout_s: float, outputs: tuple[int, int]) 
     # The first process of a namespace takes all others there along.
     if os.getpid() != 1:
         _end_descendants()
-    return -signal.SIGKILL if exit_code is None else exit_code, exit_code is None
+    return -signal.SIGKILL if exit_code is None else exit_code
 
 
 def _end_descendants() -> None:

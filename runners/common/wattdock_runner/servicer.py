@@ -185,8 +185,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             InvalidRequest: Its time is too long.
             WrongState: A pass or a load runs, which it would disturb, or it cannot be run here.
         """
-        work = partial(run_program, request.source, request.stdin, request.timeout_s)
-        return pb.RunProgramResponse(**self._engine.submit("RunProgram", work, threading.Event()).result())
+        work = partial(run_program, request.source, request.timeout_s)
+        return pb.RunProgramResponse(exit_code=self._engine.submit("RunProgram", work, threading.Event()).result())
 
     def Unload(self, request: pb.UnloadRequest, context: Any) -> pb.UnloadResponse:  # noqa: N802, ARG002
         """Free the model; harmless when nothing is loaded.
