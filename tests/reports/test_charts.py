@@ -135,13 +135,15 @@ def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
     counters: dict[tuple[str | None, str], list[float]] = {
         (uuid, COUNTER): [at * 30e3 for at in range(20)] for uuid in uuids
     }
+    counters |= {(None, f"package-{at}"): [at * 30.0 for at in range(20)] for at in range(2)}
     for used in (1, 8):
         changes = {"environment.host_gpus": gpus, "environment.gpu_uuids": uuids[:used]}
         found = looks(
             spec("timeline", [with_timeline(row("one", changes), tmp_path, counters)]), ("color", "strokeDash")
         )
-        assert len(found) == len(set(found.values())) == 8
+        assert len(found) == len(set(found.values())) == 10
         assert sum(name.endswith(", not used") for name in found) == 8 - used
+        assert sum(name.endswith("(host, RAPL)") for name in found) == 2
 
 
 def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:

@@ -230,18 +230,20 @@ class RestartTimeline:
         label: Number of the restart, from 1.
         spans: A row per span: name, kind, begin and duration in seconds, joules, mean watts.
         power_w: Power of each GPU of the host.
+        host_w: CPU packages and memory, where RAPL was read.
         tokens_per_s: Output tokens per second, in bins.
     """
 
     label: str
     spans: list[dict[str, Any]]
     power_w: tuple[Trace, ...]
+    host_w: tuple[Trace, ...]
     tokens_per_s: Trace | None
 
     @property
     def has_lines(self) -> bool:
         """Whether there is anything to draw."""
-        return bool(self.power_w or self.tokens_per_s)
+        return bool(self.power_w or self.host_w or self.tokens_per_s)
 
 
 def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
@@ -262,7 +264,7 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
         label += ", resumed" if any(part.label == label for part in parts) else ""
         if record.spans or record.passes:
             parts.append(_restart(label, record, energy_j, windows))
-    lines = sum(len(part.power_w) + (part.tokens_per_s is not None) for part in parts)
+    lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
 
     def thinned(trace: Trace) -> Trace:
@@ -272,6 +274,7 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
         replace(
             part,
             power_w=tuple(map(thinned, part.power_w)),
+            host_w=tuple(map(thinned, part.host_w)),
             tokens_per_s=part.tokens_per_s and thinned(part.tokens_per_s),
         )
         for part in parts
@@ -319,6 +322,7 @@ def _restart(
         named += [(f"{span.name} {measured.index + 1}", span) for span in (measured.span, *inside)]
     named.sort(key=lambda pair: pair[1].start_ns)
     origin_ns = named[0][1].start_ns
+    host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
     rows = []
     for name, span in named:
         kind, joules = name.partition(" ")[0], energy_j.get((span.start_ns, span.end_ns))
@@ -337,6 +341,11 @@ def _restart(
         label=label,
         spans=rows,
         power_w=tuple(trace for gpu in record.gpus.values() if (trace := _power(gpu, origin_ns))),
+        host_w=tuple(
+            _of_energy(name, _seconds(series.at_ns, origin_ns), series.value)
+            for name, series in sorted(host.items())
+            if len(series.at_ns) > 1
+        ),
         tokens_per_s=_tokens(record.passes, origin_ns),
     )
 

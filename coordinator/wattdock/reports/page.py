@@ -185,7 +185,7 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
         "charts": charts,
         "data": embedded,
         "has_timelines": bool(restarts),
-        "has_power": any(line.power_w for _, line in restarts),
+        "has_power": any(line.power_w or line.host_w for _, line in restarts),
     }
 
 

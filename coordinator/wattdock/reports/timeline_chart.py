@@ -12,6 +12,7 @@ from wattdock.analysis import statistics
 from wattdock.reports.chart_data import KINDS
 from wattdock.reports.encodings import (
     DASHES,
+    HOST,
     NOT_USED,
     PALETTE,
     scaled,
@@ -90,6 +91,7 @@ class TimelineDrawing:
         groups = (
             ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
             ([trace for trace in restart.power_w if trace.name not in used], ", not used", (NOT_USED,), 1),
+            (restart.host_w, " (host, RAPL)", (HOST,), 1),
         )
         lines, power = [], []
         for traces, suffix, colours, first in groups:
