@@ -52,14 +52,17 @@ def write_chain(folder: Path) -> None:
     tokenizer.add_tokens([AddedToken(mark, special=mark.startswith("<|"), normalized=False) for mark in MARKS])
     tokenizer.save(str(folder / "tokenizer.json"))
     size, width = tokenizer.get_vocab_size(), 264
-    tensors = {"model.embed_tokens.weight": np.eye(size, width), "lm_head.weight": np.zeros((size, width))}
+    tensors: dict[str, Any] = {
+        "model.embed_tokens.weight": np.eye(size, width),
+        "lm_head.weight": np.zeros((size, width)),
+    }
     for last, said in SAYS.items():
         tensors["lm_head.weight"][tokenizer.token_to_id(said), tokenizer.token_to_id(last)] = 1
     layer = "model.layers.0."
     tensors |= {f"{layer}self_attn.{name}_proj.weight": np.zeros((width, width)) for name in "qkvo"}
     tensors |= {f"{layer}mlp.{name}_proj.weight": np.zeros((width, width)) for name in ("gate", "up", "down")}
     norms = (f"{layer}input_layernorm", f"{layer}post_attention_layernorm", "model.norm")
-    tensors |= {f"{name}.weight": np.ones(width) for name in norms}
+    tensors |= dict.fromkeys((f"{name}.weight" for name in norms), np.ones(width))
     save_file(
         {name: np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in tensors.items()},
         folder / "model.safetensors",

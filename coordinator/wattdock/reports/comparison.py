@@ -200,7 +200,10 @@ class Comparison:
     def quality_lines(self) -> list[str]:
         """What can be said of the score of each pair whose sides were asked the same."""
         margin = f"{self.score_margin:.3g}"
-        words = {True: f"fell by more than {margin}", False: f"did not fall by more than {margin}"}
+        words: dict[bool | None, str] = {
+            True: f"fell by more than {margin}",
+            False: f"did not fall by more than {margin}",
+        }
         return [
             f"{pair.label}: score {found.difference:+.3f} {found.interval:+.3f} over {found.items} items: "
             + words.get(
