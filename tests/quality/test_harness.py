@@ -14,12 +14,16 @@ import gguf
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from contract.runner_process import LLAMACPP_PYTHON, PYTORCH_PYTHON
+from contract.runner_process import LLAMACPP_PYTHON, PYTORCH_PYTHON, VLLM_PYTHON
 
 REPO = Path(__file__).parents[2]
 PACKAGE = "lm-eval==0.4.13"
 ENGINES: dict[str, tuple[Path, dict[str, Any]]] = {
     "pytorch": (PYTORCH_PYTHON, {"dtype": "float32", "cpu_threads": 1}),
+    "vllm": (
+        VLLM_PYTHON,
+        {"dtype": "float32", "max_num_seqs": 4, "max_model_len": 2048, "kv_cache_memory_bytes": 1 << 28},
+    ),
     "llamacpp": (LLAMACPP_PYTHON, {"n_threads": 1, "n_threads_batch": 1}),
 }
 TASK = """
@@ -215,7 +219,7 @@ def dequantised(file: Path, folder: Path) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("engine", ["pytorch", "llamacpp at 32 bit", "llamacpp at Q4_1"])
+@pytest.mark.parametrize("engine", ["pytorch", "vllm", "llamacpp at 32 bit", "llamacpp at Q4_1"])
 def test_scores_are_those_of_the_harness_s_own_model_of_transformers(
     packages: Path, tasks: Path, models: Path, tmp_path: Path, engine: str
 ) -> None:
