@@ -33,7 +33,7 @@ def ladder(called: Called, *options: str) -> dict[str, dict[str, object]]:
 
 def test_a_million_tokens_by_hand_count(called: Called) -> None:
     """0.329 J × 10⁶ ÷ 3.6 × 10⁶ kWh, then × 1.72 × 1.09, × 0.12 per kWh and × 230 g; 680.64 W for GPU-hours."""
-    options = ("--host", "1.72±0.2", "--pue", "1.09", "--price", "0.12/kWh", "--carbon", "230", "--embodied", "20")
+    options = ("--host", "1.72±0.2", "--pue", "1.09", "--price", "0.12", "--carbon", "230", "--embodied", "20")
     found = ladder(called, *options)
     kwh = JOULES / 3.6
     hand = {
@@ -48,7 +48,7 @@ def test_a_million_tokens_by_hand_count(called: Called) -> None:
     assert {name: rung["state"] for name, rung in found.items() if name != "boards"} == dict.fromkeys(
         list(hand)[1:], "modelled"
     )
-    host = hypot(HALF, log(1 + 0.2 / 1.72))
+    host = hypot(HALF, log(1 - 0.2 / 1.72))
     assert [found[name]["half"] for name in ("boards", "host", "money")] == pytest.approx([HALF, host, host], rel=1e-5)
 
 
@@ -86,6 +86,8 @@ def test_intervals_of_products_hold() -> None:
         (("--price", "-1"), "--price -1: write a number above 0"),
         (("--host", "1.2±1.3"), "--host 1.2±1.3: write a number above 0"),
         (("--carbon", "nan5"), "--carbon nan5: write a number above 0"),
+        (("--price", "0.12/h"), "--price 0.12/h: write a number above 0"),
+        (("--pue", "0.109"), "--pue 0.109: the whole takes no less than its part"),
     ],
 )
 def test_a_factor_that_is_none_is_refused(called: Called, options: tuple[str, str], line: str) -> None:
@@ -106,12 +108,16 @@ def test_a_country_comes_from_codecarbons_data(called: Called, tmp_path: Path, m
 
     place = tmp_path / "codecarbon/data/private_infra/global_energy_mix.json"
     place.parent.mkdir(parents=True)
-    place.write_text('{"FRA": {"carbon_intensity": 56.039, "country_name": "France", "year": 2023}}', encoding="utf-8")
+    place.write_text(
+        '{"FRA": {"carbon_intensity": 56.039, "country_name": "France", "year": 2023}, "CAF": {"carbon_intensity": 0}}',
+        encoding="utf-8",
+    )
     monkeypatch.setattr(forms.rungs, "distribution", lambda _: Package())
     carbon = ladder(called, "--carbon", "fra")["carbon, use"]
     assert carbon["value"] == pytest.approx(JOULES / 3.6 * 56.039, rel=1e-8)
     assert carbon["found"] == "boards × 56.039 (France, 2023, codecarbon 3.3.2) g/kWh"
-    assert "--carbon XYZ: no country" in called("cost", SERVED, "--carbon", "XYZ").stderr
+    for country in ("XYZ", "CAF"):
+        assert f"--carbon {country}: no country" in called("cost", SERVED, "--carbon", country).stderr
 
     def missing(_: str) -> None:
         raise PackageNotFoundError
@@ -177,7 +183,7 @@ def only(*required: str, **properties: object) -> dict[str, object]:
 LLM_D = only(
     *("run", "results"),
     version={"const": "0.2.1"},
-    run=only("uid", uid={}, time=only(start={"type": "string"}), description={}, keywords={"type": "array"}),
+    run=only("uid", uid={}, eid={}, time=only(start={"type": "string"}), description={}, keywords={"type": "array"}),
     results=only(
         request_performance=only(
             aggregate=only(
@@ -185,9 +191,6 @@ LLM_D = only(
                 latency=only(**dict.fromkeys(LATENCIES, FIGURES)),
                 throughput=only(output_token_rate=FIGURES, request_rate=FIGURES),
             )
-        ),
-        observability=only(
-            components={"items": only("component_label", component_label={}, aggregate=only(power_consumption=FIGURES))}
         ),
     ),
 )
@@ -212,6 +215,9 @@ def test_boamps_report_holds_to_its_schema(called: Called, tmp_path: Path) -> No
     [gpus, *_] = trained["infrastructure"]["components"]
     assert (trained["task"]["taskStage"], gpus["nbComponent"], gpus["memorySize"]) == ("other", 2, 150.754820096)
     assert trained["task"]["dataset"] == [{"dataUsage": "input", "dataType": "other", "dataQuantity": 2304}]
+    [measure] = trained["measures"]
+    assert measure["powerConsumption"] * 3.6e6 / 2304 == pytest.approx(15.458, rel=1e-4)
+    assert measure["measurementDuration"] == pytest.approx(35615.4 / 1357, rel=2e-3)
 
 
 def test_llm_d_report_holds_to_its_schema(called: Called, tmp_path: Path) -> None:
@@ -221,9 +227,8 @@ def test_llm_d_report_holds_to_its_schema(called: Called, tmp_path: Path) -> Non
     jsonschema.validate(report, LLM_D)
     done = report["results"]["request_performance"]["aggregate"]
     assert done["latency"]["time_to_first_token"]["p99"] == 0.7342462493199927
-    [component] = report["results"]["observability"]["components"]
-    assert component["aggregate"]["power_consumption"] == {"units": "Watts", "mean": 680.6376034662223}
-    assert report["run"]["description"].startswith("0.329 [0.3273, 0.3306] (95 %) J per output token")
+    assert report["run"]["description"].startswith("0.329 J per output token [0.3273, 0.3306] (95 %), 680.6 W")
+    assert report["run"]["uid"] == f"{report['run']['eid']} 2026-11-29T02:31:57.651+00:00"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(report | {"joules": 1}, LLM_D)
 
@@ -236,10 +241,17 @@ def test_texts_for_people_have_figure_interval_and_boundary(called: Called, tmp_
     emissions = re.search(r"^  emissions: ([\d.]+)$", card, re.MULTILINE)
     assert emissions
     assert float(emissions[1]) == pytest.approx(JOULES / 3.6 * 1.7 * 1.2 * 230, rel=1e-8)
-    assert "**0.3290 [0.3273, 0.3306] J per output token**" in card
+    assert "**0.329 J per output token [0.3273, 0.3306] (95 %)**" in card
     called("form", "annex-xi", SERVED, "-o", tmp_path / "annex.md")
     annex = (tmp_path / "annex.md").read_text(encoding="utf-8")
-    for part in ("0.049363 kWh", "0.3290 [0.3273, 0.3306] J", "counter", "GPU boards as", "sensor gain", "publishable"):
+    for part in (
+        "0.049363 kWh",
+        "0.329 J per output token [0.3273, 0.3306]",
+        "counter",
+        "GPU boards as",
+        "sensor gain",
+        "publishable",
+    ):
         assert part in annex
 
 

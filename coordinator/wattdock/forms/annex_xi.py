@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from wattdock.forms.model_card import rung_table
 from wattdock.forms.rungs import J_PER_KWH
-from wattdock.reports.cells import figure_text
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 def written(facts: Facts) -> str:
     """Return the statement: kWh of the measured passes, per unit of work with interval, method and boundary."""
-    result, budget, energy, environment, done, rungs = facts
+    result, budget, energy, environment, _, rungs = facts
+    joules, seconds = facts.counted
     unknown = "; ".join(f"{entry.name} ({entry.found})" for entry in budget.not_included)
-    kwh, unit = (energy.total_j or 0.0) / J_PER_KWH, rungs.work.removesuffix("s")
     told = {
         "Model": f"{environment.model.name}, revision {environment.model.revision or 'unknown'}; {rungs.label}",
-        "Measured": f"{kwh:.6g} kWh in {done.duration_s:.1f} s of measured passes, from {result.started_utc} on",
-        "Per unit of work": f"{figure_text(budget.figure)} J per {unit}, 95 % interval",
+        "Measured": f"{joules / J_PER_KWH:.6g} kWh in {seconds:.1f} s of counted work, from {result.started_utc} on",
+        "Per unit of work": facts.figure,
         "Hardware": facts.hardware,
         "Method": f"{energy.source} of each GPU's own sensor by {environment.meter}, wattdock {__version__}",
         "Restarts": str(len(budget.per_restart)),

@@ -5,7 +5,9 @@ Source: Boavizta/BoAmps, model/report_schema.json and the four schemas that it n
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from uuid import NAMESPACE_URL, uuid5
 
 from wattdock.forms.rungs import J_PER_KWH
 from wattdock.text import json_text
@@ -21,7 +23,7 @@ QUALITY = {"high": 0.10, "medium": 0.25}
 
 
 def written(facts: Facts) -> str:
-    """Return the report: the boards' joules of the measured passes in kWh, and the tokens that they stand for."""
+    """Return the report: the boards' joules in kWh, and the work that they were spent on."""
     result, energy, environment, done = facts.result, facts.energy, facts.environment, facts.performance
     runner, model = environment.runner, environment.model
     algorithm = {
@@ -36,6 +38,7 @@ def written(facts: Facts) -> str:
     is_command = result.config.command is not None
     if is_command:
         amounts = {"input": result.work.count if result.work else None}
+    joules, seconds = facts.counted
     half = facts.budget.expanded or 1.0
     return json_text(
         _known(
@@ -43,13 +46,15 @@ def written(facts: Facts) -> str:
                 "header": {
                     "formatVersion": "1.1.0",
                     "formatVersionSpecificationUri": SPECIFICATION,
-                    "reportId": result.experiment_id,
-                    "reportDatetime": _time(result.started_utc),
+                    "reportId": str(uuid5(NAMESPACE_URL, f"{result.experiment_id} {result.started_utc}")),
+                    "reportDatetime": _time(datetime.now(UTC).isoformat()),
                     "reportStatus": "draft",
                 },
                 "task": {
                     "taskStage": "other" if is_command else "inference",
-                    "taskFamily": facts.rungs.label if is_command else "text generation",
+                    "taskFamily": "other" if is_command else "text generation",
+                    "taskDescription": f"{facts.rungs.label}: {facts.figure}. {energy.boundary_statement} "
+                    f"Audit: {facts.summary}.",
                     "nbRequest": done.requests or 0,
                     "algorithms": [{"algorithmType": "other"} if is_command else _known(algorithm)],
                     "dataset": [
@@ -63,8 +68,8 @@ def written(facts: Facts) -> str:
                         "measurementMethod": "wattdock",
                         "version": __version__,
                         "gpuTrackingMode": f"{environment.meter} {energy.source}",
-                        "powerConsumption": (energy.total_j or 0.0) / J_PER_KWH,
-                        "measurementDuration": done.duration_s,
+                        "powerConsumption": joules / J_PER_KWH,
+                        "measurementDuration": seconds,
                         "measurementDateTime": _time(result.started_utc),
                     }
                 ],
@@ -89,13 +94,6 @@ def _components(environment: EnvironmentSnapshot) -> list[dict[str, object]]:
         }
         for name in dict.fromkeys(environment.gpu_names)
     ]
-    components.append(
-        {"componentName": environment.cpu_model, "componentType": "cpu", "nbComponent": environment.cpu_count}
-    )
-    if environment.memory_total_bytes:
-        components.append(
-            {"componentType": "ram", "nbComponent": 1, "memorySize": environment.memory_total_bytes / 1e9}
-        )
     return [_known(component) for component in components]
 
 

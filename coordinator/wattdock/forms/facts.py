@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock.errors import StoreError
+from wattdock.text import singular
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -38,6 +39,20 @@ class Facts(NamedTuple):
     def hardware(self) -> str:
         """The GPUs used, as in "2 × NVIDIA H200"."""
         return f"{self.environment.gpu_count} × {', '.join(dict.fromkeys(self.environment.gpu_names))}"
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        """Joules and seconds of the work that is counted: of the measured passes, of a command the spans that count."""
+        if self.result.config.command is None or not self.result.work or not self.energy.mean_power_w:
+            return self.energy.total_j, self.performance.duration_s
+        joules = self.budget.measured * self.result.work.count
+        return joules, joules / self.energy.mean_power_w
+
+    @property
+    def figure(self) -> str:
+        """Joules per unit of work with the 95 % interval, or why there is none."""
+        interval = f" {self.budget.interval:.4g} (95 %)" if self.budget.interval else f" ({self.budget.reason})"
+        return f"{self.budget.energy_per_unit_j:.4g} J per {singular(self.rungs.work)}{interval}"
 
     @property
     def summary(self) -> str:

@@ -23,7 +23,7 @@ def written(facts: Facts) -> str:
     Raises:
         StoreError: The result is of a command, which served no requests.
     """
-    result, budget, energy, environment, done, rungs = facts
+    result, _, energy, environment, done, rungs = facts
     if result.config.command is not None:
         raise StoreError(f"{rungs.label}: llm-d's report is of requests, which a command has none of")
     latencies = {
@@ -36,15 +36,14 @@ def written(facts: Facts) -> str:
         "output_token_rate": {"units": "tokens/s", "mean": done.output_tokens_per_s},
         "request_rate": {"units": "queries/s", "mean": done.requests_per_s},
     }
-    interval = f" {budget.interval:.4g} (95 %)" if budget.interval else ""
-    power = {"power_consumption": {"units": "Watts", "mean": energy.mean_power_w}} if energy.mean_power_w else {}
     report = {
         "version": "0.2.1",
         "run": {
-            "uid": result.experiment_id,
+            "uid": f"{result.experiment_id} {result.started_utc}",
+            "eid": result.experiment_id,
             "time": {"start": result.started_utc},
-            "description": f"{budget.energy_per_unit_j:.4g}{interval} J per output token, GPU boards; "
-            f"{environment.model.name}, {environment.backend}, {facts.hardware}",
+            "description": f"{facts.figure}, {energy.mean_power_w or 0.0:.4g} W; {energy.boundary_statement} "
+            f"Audit: {facts.summary}. {environment.model.name}, {environment.backend}, {facts.hardware}",
             "keywords": ["wattdock"],
         },
         "results": {
@@ -55,7 +54,6 @@ def written(facts: Facts) -> str:
                     "throughput": rates,
                 }
             },
-            "observability": {"components": [{"component_label": environment.backend, "aggregate": power}]},
         },
     }
     return json_text(report, indent=2)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.reports.cells import figure_text
-
 if TYPE_CHECKING:
     from wattdock.forms.facts import Facts
     from wattdock.forms.rungs import Ladder, Rung
@@ -17,16 +15,15 @@ if TYPE_CHECKING:
 
 def written(facts: Facts) -> str:
     """Return the section: joules per unit with interval, what they cover, and every rung of the ladder."""
-    _, budget, energy, environment, _, rungs = facts
+    result, _, energy, environment, _, rungs = facts
     carbon = next((rung for rung in rungs.rungs if rung.name == "carbon, use" and rung.value is not None), None)
     runner = environment.runner
-    front = [] if carbon is None else _front_matter(carbon, rungs.work, facts.hardware)
+    front = [] if carbon is None or result.config.command else _front_matter(carbon, rungs.work, facts.hardware)
     engine = f"{runner.framework or environment.backend} {runner.framework_version or ''}".rstrip()
-    unit = rungs.work.removesuffix("s")
     lines = [
         "## Energy",
         "",
-        f"**{figure_text(budget.figure)} J per {unit}** (95 %): {rungs.label}, on {facts.hardware}, by {engine}.",
+        f"**{facts.figure}**: {rungs.label}, on {facts.hardware}, by {engine}.",
         "",
         f"Covers: {energy.boundary_statement}",
         "",
@@ -55,7 +52,6 @@ def _front_matter(carbon: Rung, work: str, hardware: str) -> list[str]:
         "co2_eq_emissions:",
         f"  emissions: {carbon.value!r}",
         f'  source: "wattdock, for a million {work}: {carbon.found}"',
-        '  training_type: "inference"',
         f'  hardware_used: "{hardware}"',
         "---",
         "",

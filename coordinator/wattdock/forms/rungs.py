@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 J_PER_KWH = 3.6e6
 # Figures of a ladder are for so many units of work.
 UNITS = 1_000_000
-FACTOR = re.compile(r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?(?P<per>/kWh|/h)?")
+FACTOR = re.compile(r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?")
 MIXES = "codecarbon/data/private_infra/global_energy_mix.json"
 UNMEASURED = "fans, power supplies and network cards are not in it"
 
@@ -42,15 +42,17 @@ class Factor:
 
     @classmethod
     def parsed(cls, text: str, option: str) -> Factor:
-        """Return 1.2 ± 0.1 for "1.2±0.1", "1.2+-0.1" and "1.2±0.1/kWh".
+        """Return 1.2 ± 0.1 for "1.2±0.1" and "1.2+-0.1".
 
         Raises:
-            ConfigError: The text is none, is not above 0, or its interval reaches 0.
+            ConfigError: The text is none, is not above 0, its interval reaches 0, or a whole is less than its part.
         """
         found = FACTOR.fullmatch(text.strip())
         value, half = (float(found[name] or 0) for name in ("value", "half")) if found else (0.0, 0.0)
         if not half < value:
             raise ConfigError(f"{option} {text}: write a number above 0, as in 1.2 or 1.2±0.1")
+        if option in ("--host", "--pue") and value < 1:
+            raise ConfigError(f"{option} {text}: the whole takes no less than its part", "write a number from 1 on")
         return cls(value, half, text.strip())
 
     @classmethod
@@ -71,8 +73,11 @@ class Factor:
                 f"--carbon {text}: CodeCarbon, which knows countries, is not installed",
                 "pip install --no-deps codecarbon, or write g/kWh, as in --carbon 230",
             ) from None
-        mixes = from_json(Path(str(package.locate_file(MIXES))).read_text(encoding="utf-8"))
-        if (mix := mixes.get(text.upper())) is None:
+        try:
+            mixes = from_json(Path(str(package.locate_file(MIXES))).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--carbon {text}: CodeCarbon {package.version} has no {MIXES}: {error}") from None
+        if not (mix := mixes.get(text.upper(), {})).get("carbon_intensity"):
             raise ConfigError(f"--carbon {text}: no country of CodeCarbon's data", "write three letters, as in FRA")
         said = f"{mix['carbon_intensity']} ({mix['country_name']}, {mix['year']}, codecarbon {package.version})"
         return cls(mix["carbon_intensity"], 0.0, said)
@@ -126,7 +131,7 @@ class Rung:
         """
         if self.value is None:
             return Rung(name, "unknown", f"{self.name} is unknown", unit)
-        half = None if self.half is None else hypot(self.half, log(1 + factor.half / factor.value))
+        half = None if self.half is None else hypot(self.half, log(1 - factor.half / factor.value))
         return Rung(name, "modelled", found, unit, self.value * factor.value, half)
 
 
@@ -155,7 +160,9 @@ def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
     yield boards
     host = _host(result, boards, factors.host)
     yield host
-    if factors.pue:
+    if factors.pue and host.state == "measured":
+        facility = Rung("facility", "unknown", f"{UNMEASURED}; name host ÷ boards with --host")
+    elif factors.pue:
         facility = host.times(factors.pue, "facility", f"host × PUE {factors.pue.said}")
     else:
         facility = Rung("facility", "unknown", "name its PUE with --pue")
@@ -187,9 +194,12 @@ def _host(result: ExperimentResult, boards: Rung, factor: Factor | None) -> Rung
     if factor:
         return boards.times(factor, "host", f"boards × {factor.said}")
     energy = result.energy
-    read_j = known_sum(energy.host_j.values()) if energy and energy.host_j else None
-    if energy is None or boards.value is None or read_j is None or not energy.total_j:
+    if boards.value is None or energy is None or not energy.total_j or not energy.host_j:
         return Rung("host", "unknown", "no meter of the host was read; name host ÷ boards with --host")
+    read_j = known_sum(energy.host_j.values())
+    if read_j is None or energy.bystander_j or result.config.command:
+        why = "it has gaps" if read_j is None else "other GPUs or other work are in it"
+        return Rung("host", "unknown", f"RAPL was read of the whole host, and {why}; name host ÷ boards with --host")
     value = boards.value * (1 + read_j / energy.total_j)
     return Rung("host", "measured", f"boards + RAPL ({', '.join(energy.host_j)}); {UNMEASURED}", value=value)
 
@@ -200,4 +210,4 @@ def _hours(result: ExperimentResult) -> Rung:
     if not budget or not energy or not energy.mean_power_w or not environment:
         return Rung("GPU-hours", "unknown", "no mean power", "h")
     hours = environment.gpu_count * budget.measured / energy.mean_power_w * UNITS / 3600
-    return Rung("GPU-hours", "measured", "GPUs × time", "h", hours, 0.0)
+    return Rung("GPU-hours", "measured", "GPUs × time", "h", hours)

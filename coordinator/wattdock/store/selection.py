@@ -90,7 +90,7 @@ def _folders(
     place, _, experiment = name.partition(":")
     if Path(name).exists():
         return _of_path(name, open_bundle)
-    if not experiment or not Path(place).exists():
+    if not experiment or not place.endswith(TAR) or not Path(place).is_file():
         return _of_name(name, output_dir, warn)
     folders = _of_path(place, open_bundle)
     if named_so := [folder for folder in folders if load_result(folder).config.label == experiment]:

@@ -69,7 +69,7 @@ def ladders_view(ladders: Sequence[Ladder]) -> View:
             f"{each.label}: for a million {each.work}",
         )
     if ladders:
-        yield "what no meter and no factor covers is unknown; sensor gain is in no interval"
+        yield "a factor without ± is taken as exact; the gain of the boards' sensors is in no interval"
 
 
 def _more(count: int) -> View:
