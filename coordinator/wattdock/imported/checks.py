@@ -127,6 +127,8 @@ def faster_with_more(compared: Compared) -> Outcome | None:
     speeds = [other.output_tokens_per_s for other in fewer if other.in_flight == next_fewer]
     if not (known := [speed for speed in speeds if speed]):
         return None
+    if row.gpu is None or row.gpu_count is None:
+        return Outcome("unknown", "on which GPUs, and how many, is not told of these rows")
     change = row.output_tokens_per_s / max(known) - 1
     figure = f"{row.output_tokens_per_s:,.0f} tokens/s, {change:+.1%} against {next_fewer:g} in flight"
     return Outcome("warn" if change < -MOST_APART else "pass", figure)
@@ -197,6 +199,8 @@ def repeats_agree(compared: Compared) -> Outcome:
     known = [joules for twin in compared.twins if (joules := twin.joules_per_token)]
     if len(known) < 2 or compared.row.joules_per_token is None:
         return Outcome("unknown", "one row of these settings, without repeats or an interval")
+    if compared.row.gpu is None or compared.row.gpu_count is None:
+        return Outcome("unknown", "on which GPUs, and how many, is not told of these rows")
     apart = max(known) / min(known) - 1
     figure = f"{len(known)} rows of equal settings, {apart:.1%} apart in J/output token"
     return Outcome(verdict(failed=apart > MOST_APART), figure)
