@@ -265,3 +265,32 @@ def test_a_form_is_of_one_result_of_its_kind(called: Called, tmp_path: Path) -> 
     assert "no experiment of" in called("form", "boamps", f"{TRAINED}:x", "-o", "x").stderr
     assert "xml: no form" in unknown.stderr
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "others", "state", "said"),
+    [
+        (
+            {"package-0": 35_541.37968448489, "package-0-dram": 0.0},
+            {},
+            "measured",
+            "boards + RAPL (package-0, package-0-dram)",
+        ),
+        ({"package-0": 35_541.4, "package-1": None}, {}, "unknown", "it has gaps"),
+        ({"package-0": 35_541.4}, {"GPU-2": 9.0}, "unknown", "other GPUs or other work are in it"),
+    ],
+)
+def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
+    called: Called, tmp_path: Path, host: dict[str, float], others: dict[str, float], state: str, said: str
+) -> None:
+    """A fifth of the boards' joules beside them; no facility is made of a host without fans and power supplies."""
+    [changed] = json.loads(called("show", SERVED, "--json").stdout)
+    changed["energy"] |= {"host_j": host, "bystander_j": others}
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/result.json").write_text(json.dumps(changed), encoding="utf-8")
+    [found] = json.loads(called("cost", tmp_path / "made", "--pue", "1.2", "--json").stdout)
+    _, rung, facility = found["rungs"]
+    assert (rung["state"], facility["state"]) == (state, "unknown")
+    assert said in rung["found"]
+    if state == "measured":
+        assert rung["value"] == pytest.approx(JOULES / 3.6 * 1.2, rel=1e-8)
