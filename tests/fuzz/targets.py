@@ -116,7 +116,7 @@ def run_result(folder: Path) -> None:
         ("show", "results"),
         ("compare", "results/a", "results/b"),
         ("scaling", "results"),
-        ("results", "query", "SELECT * FROM results, passes"),
+        ("results", "query", "SELECT * FROM results"),
         ("results", "export", "--parquet", "x.parquet"),
         ("report", "results", "-o", "x.html"),
         ("plot", "intervals", "results", "-o", "x.svg"),
