@@ -116,7 +116,7 @@ def run_result(folder: Path) -> None:
         ("show", "results"),
         ("compare", "results/a", "results/b"),
         ("scaling", "results"),
-        ("results", "query", "SELECT * FROM results"),
+        ("results", "query", "SELECT * FROM results, passes"),
         ("results", "export", "--parquet", "x.parquet"),
         ("report", "results", "-o", "x.html"),
         ("plot", "intervals", "results", "-o", "x.svg"),
@@ -142,8 +142,8 @@ RECORDS = ("record.json", "record.json", "requests.parquet", "steps.parquet", "t
 def run_records(folder: Path) -> None:
     command(folder, "show", "results/a", "--again")
     words = (
-        ("results", "query", "SELECT count(*), max(value) FROM 'results/*/restarts/*/timeline.parquet'"),
-        ("results", "query", "SELECT * FROM 'results/*/restarts/*/requests.parquet' LIMIT 100"),
+        ("results", "query", "SELECT count(*), max(value) FROM timeline"),
+        ("results", "query", "SELECT * FROM requests, steps LIMIT 100"),
         ("report", "results", "-o", "x.html"),
         ("plot", "timeline", "results", "-o", "x.svg"),
     )

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from make.rows import document
 from refused import raises
+from seams.store import PARQUET
 
 import wattdock
 from wattdock.analysis import ExperimentResult
@@ -32,8 +33,9 @@ def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) ->
     (made / "result.json").write_text(json.dumps(sample))
     if restarts:
         (made / "restarts/0").mkdir(parents=True)
-        table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
-        pq.write_table(table, made / "restarts/0/requests.parquet")
+        for name in PARQUET:
+            table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
+            pq.write_table(table, made / f"restarts/0/{name}.parquet")
     return made
 
 
@@ -56,8 +58,8 @@ def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert (row["model"], row["gpus"]) == ("shape:tiny-llama", "1 × NVIDIA H200")
     assert row["energy_per_output_token_low_j"] is None
-    passes = query(tmp_path, f"SELECT unnest(energy.passes).total_j AS j FROM '{tmp_path}/*/result.json'")
-    assert passes["j"].to_pylist() == [measured.total_j for measured in result.energy.passes]
+    passes = query(tmp_path, 'SELECT restart, "pass", total_j FROM passes ORDER BY 1, 2').to_pylist()
+    assert [measured["total_j"] for measured in passes] == [measured.total_j for measured in result.energy.passes]
 
 
 def test_a_row_says_where_prompts_come_from_how_the_model_was_split_and_who_disturbed_it(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_a_condition_lets_through_what_it_holds_for(tmp_path: Path) -> None:
     assert selected(tmp_path, "NOT publishable") == "fdcba"
 
 
-def test_a_query_sees_what_no_later_attempt_replaces(tmp_path: Path) -> None:
+def test_views_hold_what_no_later_attempt_replaces(tmp_path: Path) -> None:
     """A pass that a resumed study took over from its interrupted result must not be averaged twice."""
     put(tmp_path, "a", restarts=True, study={"study_id": "s", "attempt": 1}, status="interrupted")
     put(tmp_path, "b", restarts=True, study={"study_id": "s", "attempt": 2})
@@ -106,7 +108,8 @@ def test_a_query_sees_what_no_later_attempt_replaces(tmp_path: Path) -> None:
     spoiled = put(tmp_path, "e", restarts=True)
     (spoiled / "result.json").write_text('{"status": ')
     assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("dcb", "dcba")
-    assert letters(query(tmp_path, "SELECT DISTINCT folder FROM results ORDER BY 1")) == "bcd"
+    for view in ("results", "passes", *PARQUET):
+        assert letters(query(tmp_path, f"SELECT DISTINCT folder FROM {view} ORDER BY 1")) == "bcd", view
 
 
 def test_a_later_attempt_replaces_a_result_of_the_same_experiment_and_study(tmp_path: Path) -> None:
@@ -121,15 +124,51 @@ def test_a_later_attempt_replaces_a_result_of_the_same_experiment_and_study(tmp_
     assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("fedc", "fedcba")
 
 
-def test_a_query_names_files_of_restarts_itself(tmp_path: Path) -> None:
-    """DuckDB reads them; what it cannot read it names."""
-    for letter in "ab":
-        put(tmp_path, letter, restarts=True)
-    asked = f"SELECT count(*) AS n, max(text) AS last FROM '{tmp_path}/*/restarts/*/requests.parquet'"
-    assert query(tmp_path, asked).to_pylist() == [{"n": 2_000, "last": "b 999"}]
-    (put(tmp_path, "c", restarts=True) / "restarts/0/requests.parquet").write_bytes(b"")
-    with raises(ConfigError, "requests.parquet"):
-        query(tmp_path, asked)
+def damage(kind: str, file: Path) -> None:
+    """Lose a Parquet file, cut it short, or empty it."""
+    contents = {"cut": file.read_bytes()[:-20], "empty": b""}
+    file.unlink()
+    if kind in contents:
+        file.write_bytes(contents[kind])
+
+
+@pytest.mark.parametrize("kind", ["cut", "empty", "lost"])
+def test_a_damaged_or_lost_parquet_file_is_named_and_the_others_answer(called: Called, kind: str) -> None:
+    """On standard error, with exit code 0: one file of thousands is no reason for no answer."""
+    folders = [put(Path("results"), letter, restarts=True) for letter in "abc"]
+    file = folders[1] / "restarts/0/requests.parquet"
+    damage(kind, file)
+    asked = called("results", "query", "--json", "SELECT count(*) AS n, max(text) AS last FROM requests")
+    assert (asked.returncode, json.loads(asked.stdout)) == (0, [{"n": 2_000, "last": "c 999"}])
+    [line] = asked.stderr.splitlines()
+    problem = "is missing" if kind == "lost" else "cannot be read ("
+    assert line.startswith(f"wattdock: {file}: {problem}")
+    assert line.endswith("; left out of requests")
+    # A question about something else has nothing to do with it.
+    other = called("results", "query", "--json", "SELECT count(*) AS n FROM results")
+    assert (json.loads(other.stdout), other.stderr) == ([{"n": 3}], "")
+
+
+def test_a_file_with_a_column_whose_name_is_no_text_is_named_and_the_others_answer(called: Called) -> None:
+    """The engine's binding says so in an error of no kind of its own."""
+    files = [put(Path("results"), letter, restarts=True) / "restarts/0/requests.parquet" for letter in "ab"]
+    files[1].write_bytes(files[1].read_bytes().replace(b"text", b"t\xffxt"))
+    asked = called("results", "query", "--json", "SELECT * FROM requests")
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)) == 1_000
+    assert asked.stderr.startswith(f"wattdock: {files[1]}: cannot be read (")
+
+
+@pytest.mark.parametrize("lacking", ["a", "c"])
+def test_files_that_lack_a_column_answer_with_the_others(tmp_path: Path, lacking: str) -> None:
+    """Whether the newest or the oldest lacks it; it is null there."""
+    for letter in "abc":
+        file = put(tmp_path, letter, restarts=True) / "restarts/0/requests.parquet"
+        if letter != lacking:
+            table = pq.ParquetFile(file).read()
+            pq.write_table(table.append_column("more", table["text"]), file)
+    answer = query(tmp_path, "SELECT count(*) AS n, count(more) AS known, count(text) AS texts FROM requests")
+    assert answer.to_pylist() == [{"n": 3_000, "known": 2_000, "texts": 3_000}]
 
 
 def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
@@ -169,6 +208,15 @@ def test_a_result_that_cannot_be_read_is_named_with_why(called: Called) -> None:
     assert warned[0].filename == __file__
 
 
+def test_results_without_their_restarts_are_asked_all_the_same(tmp_path: Path) -> None:
+    """`requests` is a column of `results`, too."""
+    put(tmp_path, "a")
+    lines: list[str] = []
+    assert query(tmp_path, "SELECT requests FROM results", warn=lines.append).num_rows == 1
+    lost = f"{tmp_path}/20260101T000000-a/restarts is missing or empty; restore it, or name another result"
+    assert lines == [f"{lost}; left out of requests"]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -196,8 +244,9 @@ def test_a_query_that_would_write_or_asks_twice_is_refused_before_it_does(tmp_pa
 def test_a_folder_whose_name_looks_like_a_pattern_is_found(tmp_path: Path) -> None:
     """People call folders what they like."""
     folder = tmp_path / "re[s]u*lts' ?"
-    put(folder, "a")
+    put(folder, "a", restarts=True)
     assert selected(folder) == "a"
+    assert query(folder, "FROM requests").num_rows == 1_000
 
 
 @pytest.mark.parametrize(

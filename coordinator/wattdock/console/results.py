@@ -73,13 +73,13 @@ def list_(
 @app.command(
     epilog=in_help(
         'results query "SELECT name, energy_per_output_token_j FROM results"',
-        "results query \"FROM 'results/*/restarts/*/steps.parquet'\"",
+        'results query "DESCRIBE requests"',
     )
 )
 def query(
     sql: Annotated[
         str,
-        typer.Argument(metavar="SQL", help="A SELECT (DuckDB's SQL) over the table results, and over files."),
+        typer.Argument(metavar="SQL", help="A SELECT (DuckDB's SQL) over results, passes, requests, steps, timeline."),
     ],
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,

@@ -1,25 +1,31 @@
 """Filter stored results, and query them in SQL where they are.
 
-A query sees the table `results`, without what a later attempt of the same study replaces; the restarts' Parquet files
-it names itself, as DuckDB reads them.
+Views of a query: `results` (a row each), `passes` (a row per measured pass), `requests`, `steps` and `timeline` (the
+restarts' Parquet files), each without results that a later attempt of the same study replaces.
 """
 
 from __future__ import annotations
 
+import glob
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, ConfigError
-from wattdock.store.folders import readable_results, result_folders
-from wattdock.store.table import Row, in_order
+from wattdock.errors import Cause, ConfigError, StoreError
+from wattdock.opening import proc_path
+from wattdock.store.folders import opened_restarts, readable_results, result_folders
+from wattdock.store.table import Row, in_order, passes_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
     from wattdock.store.folders import Warn
 
+# Views over the restarts' Parquet files of that name.
+PARQUET = ("requests", "steps", "timeline")
+# A restart's file → the result's folder.
+RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
 # DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.
 READ_ONLY = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
@@ -48,7 +54,7 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
         # A comment in it ends with its line.
         sql = f"SELECT folder FROM results WHERE ({where}\n)"
         try:
-            folders = set(_answer(rows, sql)["folder"].to_pylist())
+            folders = set(_answer({"results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
         except duckdb.Error as error:
             raise ConfigError(f"where: {' '.join(str(error).split())}") from error
     return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
@@ -75,10 +81,10 @@ def select(
 
 
 def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Table:
-    """Return the answer to one SELECT over the table `results` and files.
+    """Return the answer to one SELECT over the views.
 
     Args:
-        warn: Receives a line about each result that the answer lacks.
+        warn: Receives a line about each result or file that the answer lacks.
 
     Raises:
         ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
@@ -86,15 +92,45 @@ def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Tabl
     """
     import duckdb
 
+    rows = select(output_dir, warn=warn)
+    folders, tables = [Path(row.folder) for row in rows], {"results": Row.table(rows)}
+    if "passes" in sql.lower():
+        stored_results = readable_results(folders, lambda _: None)
+        tables["passes"] = passes_table((stored.folder, stored.result) for stored in stored_results)
+    files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
     try:
-        return _answer(select(output_dir, warn=warn), sql)
+        return _answer(tables, files, sql)
     # A name of a column that is no text is a RuntimeError.
     except (duckdb.Error, RuntimeError) as error:
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _answer(rows: Sequence[Row], sql: str) -> pa.Table:
-    """Return the answer to a query over the rows as `results`."""
+def _parquet_files(folders: Sequence[Path], name: str, warn: Warn) -> list[Path]:
+    """Return the readable files of one view; `warn` hears of a lost or damaged one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    paths = []
+    for folder in folders:
+        try:
+            for restart in opened_restarts(folder):
+                file = restart.path / f"{name}.parquet"
+                try:
+                    # A pipe would be waited for.
+                    with restart.file(file.name) as content, pq.ParquetFile(proc_path(content)) as opened:
+                        _ = opened.schema_arrow.names
+                    paths.append(file)
+                except FileNotFoundError:
+                    warn(f"{file}: is missing; left out of {name}")
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    warn(f"{file}: cannot be read ({' '.join(str(error).split())}); left out of {name}")
+        except StoreError as error:
+            warn(f"{error}; left out of {name}")
+    return paths
+
+
+def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str) -> pa.Table:
+    """Return the answer to a query; a file may lack columns that others have."""
     import duckdb
 
     with duckdb.connect(config=ENGINE) as connection:
@@ -107,7 +143,15 @@ def _answer(rows: Sequence[Row], sql: str) -> pa.Table:
         # A PIVOT is several statements, one of which is a SELECT.
         if [statement.type.name for statement in statements].count("SELECT") > 1:
             raise ConfigError(f"{sql!r} holds {len(statements)} queries", "write one at a time")
-        connection.register("results", Row.table(rows))
+        for name, table in tables.items():
+            connection.register(name, table)
+        for name, paths in files.items():
+            if paths:
+                quoted = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
+                connection.execute(
+                    f"CREATE VIEW {name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
+                    f"FROM read_parquet([{quoted}], filename = true, union_by_name = true)"
+                )
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:
             raise ConfigError("the query is empty", "write a SELECT")

@@ -253,11 +253,7 @@ class Row:
     @staticmethod
     def table(rows: Sequence[Row]) -> pa.Table:
         """Return rows as an Arrow table."""
-        import pyarrow as pa
-
-        kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), datetime: pa.timestamp("us")}
-        schema = pa.schema([(name, kinds[kind]) for name, kind in Row.types().items()])
-        return pa.Table.from_pylist([vars(row) for row in rows], schema=schema)
+        return _arrow(Row.types(), [vars(row) for row in rows])
 
     @staticmethod
     def types() -> dict[str, type]:
@@ -281,6 +277,19 @@ OF_ENGINES = (
     *("arrival", "rate_per_s", "batch_size", "prompts", "max_output_tokens", "passes", "requests", "requests_per_s"),
     *("output_tokens", *SPEED_ENDS, "output_tokens_per_s", *ENERGY_ENDS, "energy_per_output_token_j"),
 )
+# The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
+PASS_COLUMNS = {
+    "folder": str,
+    "experiment_id": str,
+    "restart": int,
+    "pass": int,
+    "duration_s": float,
+    "output_tokens": int,
+    "total_j": float,
+    "timing_j": float,
+    "energy_per_output_token_j": float,
+    "reason": str,
+}
 
 
 def replacements(rows: Iterable[Row]) -> dict[str, str]:
@@ -303,6 +312,23 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     latest_attempts = replacements(rows)
     marked = [replace(row, superseded=True) if row.folder in latest_attempts else row for row in rows]
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
+
+
+def passes_table(results: Iterable[tuple[Path, ExperimentResult]]) -> pa.Table:
+    """Return the measured passes of results, each with its folder, as an Arrow table of `PASS_COLUMNS`."""
+    rows = [
+        {"folder": str(folder), "experiment_id": result.experiment_id} | measured.model_dump(by_alias=True)
+        for folder, result in results
+        for measured in (result.energy.passes if result.energy else ())
+    ]
+    return _arrow(PASS_COLUMNS, rows)
+
+
+def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), datetime: pa.timestamp("us")}
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
 
 
 def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
