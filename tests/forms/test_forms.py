@@ -294,3 +294,17 @@ def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
     assert said in rung["found"]
     if state == "measured":
         assert rung["value"] == pytest.approx(JOULES / 3.6 * 1.2, rel=1e-8)
+
+
+def test_the_page_says_what_its_command_prints(called: Called) -> None:
+    """Every figure and interval of its table, to the digits that it gives."""
+    page = (ROOT / "docs/how-to/beyond-the-board.md").read_text(encoding="utf-8")
+    said = {cells[0]: cells[1] for line in page.splitlines() if len(cells := line.strip("| ").split(" | ")) == 3}
+    for name, rung in ladder(
+        called, "--host", "1.72±0.2", "--pue", "1.09", "--price", "0.12", "--carbon", "230"
+    ).items():
+        value, half = rung["value"], rung["half"]
+        assert isinstance(value, float)
+        assert isinstance(half, float)
+        told = [float(number) for number in re.findall(r"\d+\.\d+", said[name])]
+        assert told == [float(f"{each:.3g}") for each in (value, value * exp(-half), value * exp(half))]
