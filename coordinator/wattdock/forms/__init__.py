@@ -2,11 +2,11 @@
 
 In: a stored result, and factors that a person names. Out: the `Rung`s of the ladder (`ladder`), or a text in a form
 (`form_text`). Nothing is stored: each rung says whether it was measured, and by which factors it was not.
-A new form is a module with `written()`, and its entry in `FORMS`.
+A new form is a module with `written()`, and its name in `forms.FORMS`.
 Must not know: how results are measured, and what a command's arguments are.
 """
 
-from wattdock.forms.forms import FORMS, form_text
+from wattdock.forms.forms import form_text
 from wattdock.forms.rungs import Factor, Factors, Ladder, Rung, ladder
 
-__all__ = ["FORMS", "Factor", "Factors", "Ladder", "Rung", "form_text", "ladder"]
+__all__ = ["Factor", "Factors", "Ladder", "Rung", "form_text", "ladder"]

@@ -12,13 +12,8 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.forms.rungs import Ladder
 
-# Form → the file here whose `written()` makes its text, and what it is.
-FORMS = {
-    "boamps": ("boamps", "BoAmps report, JSON"),
-    "llm-d": ("llm_d", "llm-d benchmark report 0.2.1, JSON"),
-    "model-card": ("model_card", "section of a model card on the Hugging Face hub, Markdown"),
-    "annex-xi": ("annex_xi", "statement for annex XI of Regulation (EU) 2024/1689, Markdown"),
-}
+# Each is written by `written()` of the file here of that name.
+FORMS = ("boamps", "llm-d", "model-card", "annex-xi")
 
 
 def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
@@ -30,5 +25,5 @@ def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
     """
     if kind not in FORMS:
         raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
-    written: str = import_module(f"wattdock.forms.{FORMS[kind][0]}").written(Facts.of(result, rungs))
+    written: str = import_module(f"wattdock.forms.{kind.replace('-', '_')}").written(Facts.of(result, rungs))
     return written

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from math import hypot, log
 from pathlib import Path
@@ -145,14 +145,13 @@ class Ladder:
 
     label: str
     work: str
-    rungs: list[Rung] = field(default_factory=list)
+    rungs: list[Rung]
 
 
 def ladder(result: ExperimentResult, factors: Factors) -> Ladder:
     """Return what a million units of a result's work take, as far as it was measured or factors are named."""
-    found = Ladder(result.config.label, result.budget.unit if result.budget else "units")
-    found.rungs.extend(_rungs(result, factors))
-    return found
+    work = result.budget.unit if result.budget else "units"
+    return Ladder(result.config.label, work, list(_rungs(result, factors)))
 
 
 def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
