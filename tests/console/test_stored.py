@@ -209,6 +209,9 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     sql = "SELECT name, error_cause FROM results WHERE fallback_of IS NULL"
     [asked] = json.loads(called("results", "query", sql, "--json").stdout)
     assert asked["error_cause"] == "KV cache too small"
+    sql = "SELECT count(*) AS n FROM results JOIN passes USING (folder)"
+    [joined] = json.loads(called("results", "query", sql, "--json").stdout)
+    assert joined["n"] > 0
     assert called("results", "export", "--csv", "all.csv").stdout == "3 results written to all.csv\n"
     assert len(Path("all.csv").read_text().splitlines()) == 4
 
@@ -259,6 +262,6 @@ def test_the_documented_query_compares_the_tokens_of_two_results(called: Called)
     """A result generated the same as itself, request by request."""
     [folder] = store_golden(RESULTS, "fake-replicas")
     sql = next(line for line in HOW_TO.read_text().splitlines() if "b.output_ids" in line).split('"')[1]
-    sql = sql.replace("*-pytorch-*", folder.name).replace("*-vllm-*", folder.name)
+    sql = sql.replace("%-pytorch-%", f"%{folder.name}").replace("%-vllm-%", f"%{folder.name}")
     [counts] = json.loads(called("results", "query", sql, "--json").stdout)
     assert counts["requests"] == counts["identical"] > 0
