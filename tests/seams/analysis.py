@@ -57,7 +57,7 @@ from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
 from wattdock.analysis.work import work as work_done
-from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs
+from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs, ends_text
 
 __all__ = [
     "CONFIDENCE",
@@ -116,6 +116,7 @@ __all__ = [
     "cross_check",
     "difference",
     "differing",
+    "ends_text",
     "everything",
     "goodput",
     "gpu_results",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattdock.analysis.gpus import gpu_results
-from wattdock.analysis.work_costs import KINDS, NoCostsError, Work, costs, is_wide, metered_work
+from wattdock.analysis.work_costs import KINDS, NoCostsError, Work, costs, ends_text, is_wide, metered_work
 from wattdock.values import Stored, known_max
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def token_costs(measured: Measured) -> TokenCosts:
         value, low, high = (None if np.isnan(end) else float(end) for end in ends)
         reason = fitted.reasons.get(kind, "")
         if not reason and is_wide(np.array(ends)):
-            reason = f"between {low:.3g} and {high:.3g}: it varied too little beside the others"
+            reason = f"it varied too little beside the others: {ends_text(fitted.low[kind], fitted.high[kind])}"
         figures[name] = Cost(value=None if reason else value, low=low, high=high, reason=reason or None)
     return TokenCosts(
         **figures,

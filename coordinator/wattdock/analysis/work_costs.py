@@ -279,7 +279,7 @@ def _share_out(
     reasons = {}
     for kind, others in mixed_with.items():
         listed = " and ".join(names[other] for other in others) or "the others"
-        reasons[kind] = f"cannot be told from {listed}: between {figures[1, kind]:.3g} and {figures[2, kind]:.3g}"
+        reasons[kind] = f"cannot be told from {listed}: {ends_text(figures[1, kind], figures[2, kind])}"
         figures[0, kind] = np.nan
     return reasons
 
@@ -298,6 +298,11 @@ def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequen
         misfits[kind] = len(energy_j) * float(np.log(left_j2))
     alike = [kind for kind in misfits if misfits[kind] <= min(misfits.values()) + CHANCE]
     return min(alike, key=GIVE_WAY.index, default=None)
+
+
+def ends_text(low: float, high: float) -> str:
+    """Return where a figure lies that cannot be told; the fit has no figure below 0."""
+    return f"between {low:.3g} and {high:.3g}" if high > 0 else "0 in nearly every draw of the fit"
 
 
 def is_wide(ends: Floats) -> NDArray[np.bool_]:

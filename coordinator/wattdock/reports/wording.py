@@ -73,6 +73,8 @@ def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
     costs = result.energy and result.energy.token_costs
     if not costs or costs.closure is None:
         return {}
+    if costs.reason:
+        return {"cost of each token": f"cannot be told: {costs.reason}"}
     texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
     of_fit = f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"
     if (share := costs.capped_share) is None:
