@@ -27,7 +27,7 @@ DRAFTS = "nobody would count the tokens that are drafted; leave it out, or take 
 REFUSED = dict.fromkeys(OTHERS, OTHER_MODEL) | {"speculative_algorithm": DRAFTS}
 # A cached prompt is not computed: the energy per token would be that of another workload.
 DEFAULTS: dict[str, object] = {"disable_radix_cache": True, "enable_metrics": True, "random_seed": 0}
-NEVER_RUN = "this runner has been run with a stand-in for SGLang's server only, never yet with the real SGLang"
+NEVER_RUN = "this runner has been run with SGLang on a CPU and a stand-in for its server only, never yet on a GPU"
 FIRST_RUN = "docs/not-run.md says what stands behind it; compare its first figures with another engine's"
 
 
@@ -38,10 +38,13 @@ class SglangBackend(Backend):
     framework = "sglang"
     framework_package = "sglang"
     packages: tuple[str, ...] = ("sglang", "torch", "transformers", "tokenizers", "safetensors", "numpy")
-    supported_versions: str | None = ">=0.5.20,<0.5.24"
+    supported_versions: str | None = ">=0.5.17,<0.5.24"
     can_replicate = True
     caveats = (Finding("sglang runner", "warn", NEVER_RUN, FIRST_RUN),)
 
     engine_module = "wattdock_sglang_engine"
-    # Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs.
-    engine_arguments = source_arguments("sglang", "srt/arg_groups/fields/*.py", left_out=LEFT_OUT, refused=REFUSED)
+    # Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs;
+    # before 0.5.20 ServerArgs itself.
+    engine_arguments = source_arguments(
+        "sglang", "srt/arg_groups/fields/*.py", left_out=LEFT_OUT, refused=REFUSED
+    ) or source_arguments("sglang", "srt/server_args.py", "ServerArgs", left_out=LEFT_OUT, refused=REFUSED)

@@ -29,7 +29,7 @@ USED = {
 }
 # What it asks for and reads by name, and the files of which one must hold that text.
 TEXTS = {
-    "srt/entrypoints/http_server.py": "/generate /ready /server_info internal_states error",
+    "srt/entrypoints/http_server.py": "/generate /health /server_info internal_states error",
     "srt/managers/scheduler*/*.py srt/managers/scheduler.py": (
         "max_total_num_tokens max_req_input_len effective_max_running_requests_per_dp"
     ),
@@ -38,6 +38,8 @@ TEXTS = {
     "srt/utils/common.py": "/metrics",
 }
 ARGUMENTS = "srt/arg_groups/fields/*.py"
+# Where they are before 0.5.20, beside classes that are no arguments.
+OLD_ARGUMENTS, OLD_CLASS = "srt/server_args.py", "ServerArgs"
 
 
 def main() -> int:
@@ -55,8 +57,10 @@ def main() -> int:
 
 def arguments(folder: Path) -> dict[str, str]:
     """Return the fields of ServerArgs in the version in `folder`, with their types alone."""
-    modules = [ast.parse(read(file)) for file in sorted(folder.glob(ARGUMENTS))]
-    classes = [node for module in modules for node in module.body if isinstance(node, ast.ClassDef)]
+    files = sorted(folder.glob(ARGUMENTS))
+    modules = [ast.parse(read(file)) for file in files or [folder / OLD_ARGUMENTS]]
+    defined = [node for module in modules for node in module.body if isinstance(node, ast.ClassDef)]
+    classes = [node for node in defined if files or node.name == OLD_CLASS]
     fields = [node for kind in classes for node in kind.body if isinstance(node, ast.AnnAssign)]
     return {node.target.id: _type(node.annotation) for node in fields if isinstance(node.target, ast.Name)}
 

@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         """Answer what is asked of the server."""
-        if self.path == "/ready":
+        if self.path == "/health":
             self._text(200 if self.ready.is_set() else 503, "")
         elif self.path == "/server_info":
             positions = self.args.context_length or self.config["max_position_embeddings"]
