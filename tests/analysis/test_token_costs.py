@@ -267,7 +267,7 @@ def test_a_result_says_in_which_share_of_the_time_clocks_were_capped(
 
 def test_a_fit_that_misses_the_joules_says_so_once() -> None:
     """Not a line without a figure for each kind of work (seen on an H200 whose steps overlapped)."""
-    refused = TokenCosts(closure=-0.0932, bins=3232, reason="the fit misses the energy by -9.3% (limit 3%)")
+    refused = TokenCosts(closure=-0.0932, bins=3232, reason="the fit misses the energy by -9.3% (limit 2%)")
     result: Any = SimpleNamespace(energy=SimpleNamespace(token_costs=refused))
     assert token_cost_texts(result) == {"cost of each token": f"cannot be told: {refused.reason}"}
 

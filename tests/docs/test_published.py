@@ -66,3 +66,31 @@ def test_kept_figures_of_training_follow_from_their_records(called: Called) -> N
         assert f"| {budget['energy_per_unit_j']:.2f} ± {budget['expanded']:.2%}"[:-1] in page
         against.append([check["name"] for check in checks if check["status"] in ("fail", "unknown")])
     assert sorted(against) == [["software"], ["software"], ["software"], ["uncertainty", "software"]]
+
+
+def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> None:
+    """Whole experiments with their intervals; of those cut short, the restarts that are kept."""
+    page = (DOCS / "measurements/h200-splits.md").read_text(encoding="utf-8")
+    shown = called("show", DOCS / "measurements/data/splits-two-h200.tar", "--again", "--json").stdout
+    for result in json.loads(shown):
+        budget, checks = result["budget"], result["audit"]["checks"]
+        against = {check["name"] for check in checks if check["status"] in ("fail", "unknown")}
+        restarts = ", ".join(f"{each:.4f}" for each in budget["per_restart"])
+        assert restarts in page
+        assert against - {"completion"} == {"uncertainty", "weights", "software"}
+        assert ("completion" in against) == (budget["expanded"] is None) == (f"{restarts}, not kept" in page)
+        if budget["expanded"]:
+            figure = budget["energy_per_unit_j"]
+            assert f"| {figure:.4f} [" in page or f"| {figure:.3f} [" in page
+
+
+def test_kept_figures_of_two_precisions_follow_from_their_records(called: Called) -> None:
+    """Joules per token, the score and what a correct answer cost."""
+    page = (DOCS / "measurements/precisions.md").read_text(encoding="utf-8")
+    shown = called("show", DOCS / "measurements/data/precisions-h200.tar", "--again", "--json").stdout
+    for result in json.loads(shown):
+        budget, asked = result["budget"], result["quality"]["overall"]
+        assert f"| {budget['energy_per_unit_j']:.4f} ± {budget['expanded']:.2%}"[:-1] in page
+        ends = asked["interval"] and f" [{', '.join(f'{end:.2f}' for end in asked['interval'])}]"
+        costs = f"{asked['energy_per_correct_j']:.2f}{ends or ', two restarts'}"
+        assert f"| {asked['score']:.3f} ± {asked['score_error']:.3f} | {costs} |" in page
