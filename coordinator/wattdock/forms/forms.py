@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wattdock.forms.rungs import Ladder
 
 # Each is written by `written()` of the file here of that name.
-FORMS = ("boamps", "llm-d", "model-card", "annex-xi")
+FORMS = ("boamps", "llm-d", "ml-energy", "model-card", "annex-xi")
 
 
 def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
