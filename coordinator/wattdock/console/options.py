@@ -20,6 +20,7 @@ from wattdock_proto.asking import URL_VARIABLE
 
 if TYPE_CHECKING:
     from wattdock.config import Study
+    from wattdock.imported import Imported
     from wattdock.store import StoredResult
 
 # Settings of the backend's section, whatever its name; see `load_study`.
@@ -47,6 +48,10 @@ File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]
 Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
+Beside = Annotated[
+    list[Path] | None,
+    typer.Option("--beside", metavar="FILE", help="Results that others published, as `audit` reads; may be repeated."),
+]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
 ]
@@ -213,6 +218,17 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
             return unpacked.enter_context(open_bundle(bundle)).folder
 
         yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+
+
+def rows_of_others(files: Sequence[Path] | None) -> "list[Imported]":
+    """Return the rows of files in which others published results.
+
+    Raises:
+        ConfigError: As `read_rows`.
+    """
+    from wattdock.imported import read_rows
+
+    return [row for file in files or () for row in read_rows(file)]
 
 
 def parse_fraction(text: str, option: str) -> float:
