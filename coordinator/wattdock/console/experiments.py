@@ -10,6 +10,7 @@ from wattdock.console.options import (
     RESULTS,
     File,
     Json,
+    LogTo,
     OutputDir,
     Quiet,
     SettingFlags,
@@ -75,6 +76,7 @@ def run(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     progress_json: ProgressJson = False,
+    log_to: LogTo = None,
     on: On = "local",
 ) -> None:
     """Measure an experiment or a study, and store the results."""
@@ -91,7 +93,7 @@ def run(
     else:
         study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
     progress = progress_for(quiet=quiet, json_lines=progress_json)
-    how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
+    how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json, "log_to": log_to}
     how["resume"] = earlier or resume or retry_failed
     found = run_on_slurm(study, progress, **how) if on == "slurm" else run_here(study, progress, **how)
     if publishable or require_publishable:
@@ -116,6 +118,7 @@ def run_here(
     as_json: bool,
     resume: "bool | EarlierStudy" = False,
     retry_failed: bool = False,
+    log_to: LogTo = None,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
     from wattdock.console.views import show
@@ -141,6 +144,8 @@ def run_here(
             if done.study_id:
                 more = f"wattdock show {_named(done, output_dir)} --checks"
                 show(done.results, as_json=as_json, errors=False, more=more)
+            if log_to:
+                log_to(done.results)
     if not as_json:
         words = [f"wattdock {verb} {_named(done, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if done.results else "nothing was measured")

@@ -41,6 +41,12 @@ def _folder(text: str | Path) -> Path:
     return expanded(text)
 
 
+def _tracker(text: str) -> "Callable[[Sequence[StoredResult]], None]":
+    from wattdock.forms import tracker
+
+    return tracker(text, lambda line: say(line, err=True))
+
+
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
@@ -51,6 +57,10 @@ Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP
 Beside = Annotated[
     list[Path] | None,
     typer.Option("--beside", metavar="FILE", help="Results that others published, as `audit` reads; may be repeated."),
+]
+LogTo = Annotated[
+    Any,
+    typer.Option(parser=_tracker, metavar="TRACKER", help="Log results at the end, to mlflow:URI or wandb:PROJECT."),
 ]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
