@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import jsonschema
 import numpy as np
 import pytest
+from make.kept import SERVED, kept
 from seams import forms
 
 if TYPE_CHECKING:
     from conftest import Called
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVED = ROOT / "docs/measurements/data/smollm2-h200.tar"
 ROUNDS = ROOT / "docs/measurements/data/pytorch-h200.tar"
 TRAINED = ROOT / "docs/measurements/data/train-two-h200.tar"
 # The kept figure and half its interval: what a page of the docs says, held to its records there.
@@ -277,10 +277,7 @@ def test_ml_energys_file_gives_figures_back_to_the_digit(called: Called, tmp_pat
 
 def test_ml_energys_file_lacks_no_number(called: Called, tmp_path: Path) -> None:
     """Times between tokens that nobody saw, and a command, are refused in a line."""
-    [changed] = json.loads(called("show", SERVED, "--json").stdout)
-    changed["performance"] |= {"itl": None, "itl_reason": "not streamed"}
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/result.json").write_text(json.dumps(changed), encoding="utf-8")
+    kept(tmp_path / "made", {"performance.itl": None, "performance.itl_reason": "not streamed"})
     refused = called("form", "ml-energy", tmp_path / "made", "-o", tmp_path / "x")
     assert (refused.returncode, refused.stderr.count("\n")) == (7, 1)
     assert "asks for median_itl_ms, p90_itl_ms, p95_itl_ms, p99_itl_ms, not measured here" in refused.stderr
@@ -340,10 +337,7 @@ def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
     called: Called, tmp_path: Path, host: dict[str, float], others: dict[str, float], state: str, said: str
 ) -> None:
     """A fifth of the boards' joules beside them; no facility is made of a host without fans and power supplies."""
-    [changed] = json.loads(called("show", SERVED, "--json").stdout)
-    changed["energy"] |= {"host_j": host, "bystander_j": others}
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/result.json").write_text(json.dumps(changed), encoding="utf-8")
+    kept(tmp_path / "made", {"energy.host_j": host, "energy.bystander_j": others})
     [found] = json.loads(called("cost", tmp_path / "made", "--pue", "1.2", "--json").stdout)
     _, rung, facility = found["rungs"]
     assert (rung["state"], facility["state"]) == (state, "unknown")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.kept import kept
 
 from wattdock.errors import ExitCode
 from wattdock.forms import tracker
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from conftest import Called
 
 RUN = ("run", "--backend", "fake", "--model", "shape:tiny-llama", "--passes", "1", "--quiet")
-SERVED = Path(__file__).resolve().parents[2] / "docs/measurements/data/smollm2-h200.tar"
 
 
 @pytest.fixture
@@ -32,14 +32,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
     for name, value in (own | {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path / "wandb")}).items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def kept(called: Called, tmp_path: Path) -> StoredResult:
-    """Return the kept figure's result."""
-    [result] = json.loads(called("show", SERVED, "--json").stdout)
-    (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    return StoredResult(tmp_path, load_result(tmp_path))
 
 
 def log_records(content: bytes) -> Iterator[bytes]:
@@ -74,10 +66,10 @@ def test_mlflow_has_a_run_of_each_result(called: Called, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("offline")
-def test_figures_arrive_to_the_digit(kept: StoredResult, tmp_path: Path) -> None:
+def test_figures_arrive_to_the_digit(tmp_path: Path) -> None:
     """Joules, their interval, and what the figure is found again by."""
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
-    stored, uri = kept, (tmp_path / "runs").as_uri()
+    stored, uri = StoredResult(tmp_path, load_result(kept(tmp_path / "kept"))), (tmp_path / "runs").as_uri()
     warned: list[str] = []
     tracker(f"mlflow:{uri}", warned.append)([stored])
     assert warned == []
@@ -90,12 +82,12 @@ def test_figures_arrive_to_the_digit(kept: StoredResult, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("offline")
-def test_wandb_offline_holds_the_figures(kept: StoredResult, tmp_path: Path) -> None:
+def test_wandb_offline_holds_the_figures(tmp_path: Path) -> None:
     """Its own reader finds summary, configuration and the verdict in the file of an offline run."""
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     from wandb.proto import wandb_internal_pb2
 
-    stored, warned = kept, list[str]()
+    stored, warned = StoredResult(tmp_path, load_result(kept(tmp_path / "kept"))), list[str]()
     (tmp_path / "wandb").mkdir()
     tracker("wandb:team/energy", warned.append)([stored])
     wandb.teardown()

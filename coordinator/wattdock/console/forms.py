@@ -25,7 +25,7 @@ Carbon = Annotated[
 Embodied = Annotated[
     str | None, typer.Option("--embodied", metavar="G", help="g CO₂e per GPU and hour, for making the GPUs.")
 ]
-FORM_HELP = "boamps, llm-d, ml-energy, model-card or annex-xi."
+FORM_HELP = "boamps, llm-d, ml-energy, ai-energy-score, model-card or annex-xi."
 
 
 def cost(

@@ -41,6 +41,12 @@ def _folder(text: str | Path) -> Path:
     return expanded(text)
 
 
+def _rows_of_others(text: str) -> "list[Imported]":
+    from wattdock.imported import read_rows
+
+    return read_rows(Path(text))
+
+
 def _tracker(text: str) -> "Callable[[Sequence[StoredResult]], None]":
     from wattdock.forms import tracker
 
@@ -55,12 +61,11 @@ File = Annotated[
 ]
 Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
 Beside = Annotated[
-    list[Path] | None,
-    typer.Option("--beside", metavar="FILE", help="Results that others published, as `audit` reads; may be repeated."),
+    list[Any] | None,
+    typer.Option(parser=_rows_of_others, metavar="FILE", help="Results of others, as `audit` reads; may be repeated."),
 ]
 LogTo = Annotated[
-    Any,
-    typer.Option(parser=_tracker, metavar="TRACKER", help="Log results at the end, to mlflow:URI or wandb:PROJECT."),
+    Any, typer.Option(parser=_tracker, metavar="TRACKER", help="Log results, too, to mlflow:URI or wandb:PROJECT.")
 ]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
@@ -228,17 +233,6 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
             return unpacked.enter_context(open_bundle(bundle)).folder
 
         yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
-
-
-def rows_of_others(files: Sequence[Path] | None) -> "list[Imported]":
-    """Return the rows of files in which others published results.
-
-    Raises:
-        ConfigError: As `read_rows`.
-    """
-    from wattdock.imported import read_rows
-
-    return [row for file in files or () for row in read_rows(file)]
 
 
 def parse_fraction(text: str, option: str) -> float:

@@ -22,10 +22,8 @@ def written(facts: Facts) -> str:
     """Return the file; interval, boundary and audit, which it has no fields for, stand under "wattdock".
 
     Raises:
-        StoreError: The result is of a command, or lacks a figure that the leaderboard's reader takes as a number.
+        StoreError: The result lacks a figure that the leaderboard's reader takes as a number.
     """
-    if facts.result.config.command is not None:
-        raise StoreError(f"{facts.rungs.label}: ML.ENERGY's form is of requests, which a command has none of")
     configuration = _configuration(facts)
     if lacking := [name for name, value in configuration.items() if value is None]:
         raise StoreError(f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here")

@@ -82,9 +82,8 @@ TRACKERS = {"mlflow": _mlflow, "wandb": _wandb}
 
 def _metrics(stored: StoredResult) -> dict[str, float]:
     """Return every measured number of a result's row; names have units."""
-    measured = (name for name, column in COLUMNS.items() if not column.place.startswith("config."))
-    numbers = {name: getattr(stored.row, name) for name in measured}
-    return {name: float(value) for name, value in numbers.items() if type(value) in (int, float)}
+    measured = {name: getattr(stored.row, name) for name in COLUMNS if not COLUMNS[name].place.startswith("config.")}
+    return {name: float(value) for name, value in measured.items() if type(value) in (int, float)}
 
 
 def _tags(stored: StoredResult) -> dict[str, str]:

@@ -282,8 +282,7 @@ def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported]
     if kind not in CHARTS:
         valid = ", ".join([*CHARTS, "table"])
         raise ConfigError(f"unknown kind {kind!r}", f"valid: {valid}", cause=Cause.UNKNOWN_SETTING)
-    points = points_of(results)
-    return pareto(points, beside) if beside else CHARTS[kind].draw(points)
+    return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
 def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:

@@ -70,12 +70,7 @@ ESCAPED = {
 
 
 def draw(
-    kind: str,
-    rows: Sequence[StoredResult],
-    file: Path,
-    *,
-    width: str = "column",
-    beside: Sequence[Imported] = (),
+    kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "column", beside: Sequence[Imported] = ()
 ) -> str:
     """Write one kind of chart, or the table, of results into a file; replaces what is there.
 
