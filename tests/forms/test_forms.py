@@ -286,6 +286,15 @@ def test_ml_energys_file_lacks_no_number(called: Called, tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
+def test_a_form_may_be_of_the_records_analysed_again(called: Called, tmp_path: Path) -> None:
+    """The kept figure again; without the records one line says what is lacking."""
+    stored, again = (json.loads(called("cost", SERVED, "--json", *more).stdout) for more in ((), ("--again",)))
+    assert again[0]["rungs"][0]["value"] == pytest.approx(stored[0]["rungs"][0]["value"], rel=0.002)
+    assert called("form", "annex-xi", SERVED, "--again", "-o", tmp_path / "x.md").returncode == 0
+    lacking = called("form", "annex-xi", kept(tmp_path / "made"), "--again", "-o", tmp_path / "y.md")
+    assert (lacking.returncode, lacking.stderr.count("\n"), (tmp_path / "y.md").exists()) == (7, 1, False)
+
+
 def test_texts_for_people_have_figure_interval_and_boundary(called: Called, tmp_path: Path) -> None:
     """A model card has the hub's keys; the statement of annex XI has kWh, method, boundary and what is unknown."""
     options = ("--carbon", "230", "--host", "1.7", "--pue", "1.2")

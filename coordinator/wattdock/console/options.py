@@ -55,6 +55,7 @@ def _tracker(text: str) -> "Callable[[Sequence[StoredResult]], None]":
 
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Again = Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
