@@ -14,6 +14,7 @@ from wattdock.console.options import (
     OutputDir,
     Quiet,
     SettingFlags,
+    logger_to,
     named,
     study_of,
     typed_again,
@@ -125,6 +126,7 @@ def run_here(
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
 
+    log = logger_to(log_to)
     options, done = RunOptions(output_dir, folders.wattdock_home(), resume, retry_failed), Measurement()
 
     def consequence() -> str:
@@ -144,8 +146,7 @@ def run_here(
             if done.study_id:
                 more = f"wattdock show {_named(done, output_dir)} --checks"
                 show(done.results, as_json=as_json, errors=False, more=more)
-            if log_to:
-                log_to(done.results)
+            log(done.results)
     if not as_json:
         words = [f"wattdock {verb} {_named(done, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if done.results else "nothing was measured")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.console.exits import exit_if_failed, fail, interruptible
-from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, named, typed_again
+from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, logger_to, named, typed_again
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, say
@@ -72,6 +72,8 @@ def run_on_slurm(
     from wattdock.fleet import Fleet
     from wattdock.study import study_to_resume
 
+    # What cannot be logged to is refused before anything is queued.
+    logger_to(log_to)
     begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = without_timestamp(fleet.path.name)
@@ -121,8 +123,7 @@ def _ended(
     found = fleet.collect()
     results = [stored.result for stored in found]
     show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
-    if log_to:
-        log_to(found)
+    logger_to(log_to)(found)
     if not as_json:
         none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
         say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)

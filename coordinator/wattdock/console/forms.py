@@ -49,8 +49,7 @@ def cost(
 
     factors = _factors(host, pue, price, carbon, embodied)
     with open_results(named, output_dir) as rows:
-        results = [(analysed_again(row) if again else row).result for row in rows]
-        show([ladder(result, factors) for result in results], as_json=as_json)
+        show([ladder((analysed_again(row) if again else row).result, factors) for row in rows], as_json=as_json)
 
 
 def form(

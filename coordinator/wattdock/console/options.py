@@ -20,7 +20,6 @@ from wattdock_proto.asking import URL_VARIABLE
 
 if TYPE_CHECKING:
     from wattdock.config import Study
-    from wattdock.imported import Imported
     from wattdock.store import StoredResult
 
 # Settings of the backend's section, whatever its name; see `load_study`.
@@ -41,18 +40,6 @@ def _folder(text: str | Path) -> Path:
     return expanded(text)
 
 
-def _rows_of_others(text: str) -> "list[Imported]":
-    from wattdock.imported import read_rows
-
-    return read_rows(Path(text))
-
-
-def _tracker(text: str) -> "Callable[[Sequence[StoredResult]], None]":
-    from wattdock.forms import tracker
-
-    return tracker(text, lambda line: say(line, err=True))
-
-
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Again = Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")]
@@ -61,12 +48,8 @@ File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]
 Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
-Beside = Annotated[
-    list[Any] | None,
-    typer.Option(parser=_rows_of_others, metavar="FILE", help="Results of others, as `audit` reads; may be repeated."),
-]
 LogTo = Annotated[
-    Any, typer.Option(parser=_tracker, metavar="TRACKER", help="Log results, too, to mlflow:URI or wandb:PROJECT.")
+    str | None, typer.Option(metavar="TRACKER", help="Log results at the end, to mlflow:URI or wandb:PROJECT.")
 ]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
@@ -234,6 +217,17 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
             return unpacked.enter_context(open_bundle(bundle)).folder
 
         yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+
+
+def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":
+    """Return what logs results to a tracker, and names those that could not be logged; without one, nothing does.
+
+    Raises:
+        ConfigError, ModuleNotFoundError: As `tracker`.
+    """
+    from wattdock.forms import tracker
+
+    return (lambda _: None) if target is None else tracker(target, lambda line: say(line, err=True))
 
 
 def parse_fraction(text: str, option: str) -> float:

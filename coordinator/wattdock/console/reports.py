@@ -1,6 +1,5 @@
 """`wattdock report`, `plot`, `compare` and `scaling`."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,7 +7,8 @@ import typer
 from rich.filesize import decimal as size_text
 
 from wattdock.console.exits import fail
-from wattdock.console.options import RESULTS, RESULTS_HELP, Beside, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.console.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.console.others import Beside, rows_of_others
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import pluralize
@@ -60,7 +60,7 @@ def plot(
     from wattdock.reports import draw
 
     with open_results(named, output_dir) as rows:
-        note = draw(kind, rows, output, width=width, beside=[*chain(*beside or ())])
+        note = draw(kind, rows, output, width=width, beside=rows_of_others(beside))
     say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
 
 
@@ -98,7 +98,7 @@ def compare(
         raise ConfigError(
             f"{compared.across_models}; what differs may be the GPUs'", "to compare them anyway, --across-models"
         )
-    others = audit_rows([*chain(*beside or ())])
+    others = audit_rows(rows_of_others(beside))
     show({"comparison": compared, "imported": others} if as_json and beside else compared, as_json=as_json)
     if not as_json:
         show(others, own=[*before, *after])

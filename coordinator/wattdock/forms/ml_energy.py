@@ -39,7 +39,6 @@ def _configuration(facts: Facts) -> dict[str, object]:
     split, measured = Split.of(runner.parallelism), facts.budget.measured
     total, active = (compute.total_weights, compute.active_weights) if compute else (None, None)
     output_len = done.output_tokens / done.requests if done.output_tokens and done.requests else None
-    expert = split.tensor * split.replicas if runner.engine_args.get("enable_expert_parallel") else 1
     return {
         "model_id": environment.model.name,
         "nickname": environment.model.name,
@@ -51,7 +50,7 @@ def _configuration(facts: Facts) -> dict[str, object]:
         "weight_precision": facts.precision,
         "max_num_seqs": result.config.workload.batch_size,
         "tensor_parallel": split.tensor,
-        "expert_parallel": expert,
+        "expert_parallel": split.tensor * split.replicas if runner.engine_args.get("enable_expert_parallel") else 1,
         "data_parallel": split.replicas,
         "energy_per_token_joules": measured,
         "energy_per_request_joules": output_len and measured * output_len,

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from wattdock.store import StoredResult
 
-# Signs of a tracker's error that are shown; addresses of requests make some of them long.
-MOST_SHOWN = 200
-
 
 def tracker(target: str, warn: Callable[[str], None]) -> Callable[[Sequence[StoredResult]], None]:
     """Return a function that logs results to "mlflow:URI" or "wandb:PROJECT".
@@ -48,7 +45,8 @@ def tracker(target: str, warn: Callable[[str], None]) -> Callable[[Sequence[Stor
                 try:
                     TRACKERS[kind](place, stored)
                 except Exception as error:  # noqa: BLE001  (a tracker may raise anything, and the result is stored)
-                    why = withheld(f"{type(error).__name__}: {error}".partition("\n")[0])[:MOST_SHOWN]
+                    # Addresses of requests make some errors long.
+                    why = withheld(f"{type(error).__name__}: {error}".partition("\n")[0])[:200]
                     warn(f"wattdock: {stored.folder.name} is stored, but not logged to {kind}: {why}")
 
     return log
