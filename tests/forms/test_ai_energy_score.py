@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from math import exp
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fake_nvml
 import pytest
+import yaml
 from make.kept import SERVED, kept, kept_document
+from make.machine import VirtualMachine
+
+from wattdock.config import load_study
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Called
 
+ROOT = Path(__file__).resolve().parents[2]
 # The kept figure and half its interval.
 JOULES, HALF = 0.3289550234, 0.004966329
 
@@ -69,3 +74,17 @@ def test_each_condition_of_the_score_is_judged(
     """Whether a file holds the score's prompts is unknown: nobody publishes its digest."""
     _, met = score(called, kept(tmp_path / "made", ASKED | changes), tmp_path / "score.md")
     assert {name: answer for name, answer in met.items() if answer != "yes"} == unmet
+
+
+def test_the_example_meets_what_a_study_can(called: Called, tmp_path: Path) -> None:
+    """Ten runs of 1,000 queries, one at a time, with answers of 10 tokens; joules are of 300 W and steps of 0.1 s."""
+    machine = VirtualMachine(tmp_path, {fake_nvml.uuid_of(1): lambda _: 300.0})
+    settings = yaml.safe_load((ROOT / "examples/ai-energy-score.yaml").read_text(encoding="utf-8"))["defaults"]
+    del settings["pytorch"]
+    study = load_study(settings | {"backend": "fake", "model": "shape:tiny-llama", "fake": {"step_s": 0.1}}, {})
+    machine.run(study)
+    text, met = score(called, machine.results, tmp_path / "score.md")
+    assert {name for name, answer in met.items() if answer != "yes"} == {"GPUs", "prompts"}
+    found = re.search(r"\*\*([\d.]+) Wh per 1,000 queries", text)
+    assert found
+    assert float(found[1]) == pytest.approx(300 * 1.0 * 1000 / 3600, rel=0.02)

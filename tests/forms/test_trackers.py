@@ -141,6 +141,7 @@ def test_what_cannot_be_logged_to_is_refused_before_the_run(
     """Nothing is measured first."""
     modules: Any = sys.modules
     monkeypatch.setitem(modules, "wandb", None)
-    done = called(*RUN, "--log-to", target)
-    assert (done.returncode, done.stderr) == (code, f"wattdock: {line}\n")
+    for on in ("local", "slurm"):
+        done = called(*RUN, "--log-to", target, "--on", on)
+        assert (done.returncode, done.stderr) == (code, f"wattdock: {line}\n")
     assert not Path("results").exists()
