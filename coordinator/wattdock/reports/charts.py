@@ -123,7 +123,8 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     imported = [row for row in beside if row.output_tokens_per_s and row.joules_per_token]
     _require(imported or not beside, "no row of others tells both joules and speed")
     series = [*map(_series, drawn_points), *_origins(imported)]
-    rows += [
+    # Own results are drawn above them.
+    rows[:0] = [
         {"experiment": row.link, "series": series_name(*of_row), "model": row.model, "publishable": "no"}
         | with_ends(speed, statistics.Figure(row.output_tokens_per_s or 0.0))
         | with_ends(unit, statistics.Figure(row.joules_per_token or 0.0))
