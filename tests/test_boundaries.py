@@ -300,11 +300,11 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}
     names |= {"huggingface_hub": "huggingface-hub", "vl_convert": "vl-convert-python"}
     names |= {"prometheus_client": "prometheus-client", "lm_eval": "lm-eval"}
+    names |= {"mlflow": "mlflow-skinny"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    extras = (
-        declared("pyproject.toml", "optional-dependencies", extra) for extra in ("report", "serve", "zeus", "quality")
-    )
+    optional = ("report", "serve", "zeus", "quality", "mlflow", "wandb")
+    extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in optional)
     needed = declared("pyproject.toml", "dependencies").union(*extras)
     undeclared = {names.get(name, name) for name in third_party} - needed
     # pydantic brings its own core; pip and uv are run, not imported.

@@ -14,14 +14,14 @@ from wattdock.console.main import main as run
 class WithoutPandas:
     """Among Python's finders of modules, says that there is no pandas.
 
-    Only lm-evaluation-harness uses it, where a run asks its tasks, but pyarrow imports it to make any array: a third of
-    the CPU time of a short command, and 40 MB between the passes of a measurement.
+    Only lm-evaluation-harness uses it, where a run asks its tasks, and wandb asks after it; but pyarrow imports it to
+    make any array: a third of the CPU time of a short command, and 40 MB between the passes of a measurement.
     """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        """Refuse pandas, unless the harness is there, and leave all else to the other finders."""
-        if name == "pandas" and "lm_eval" not in sys.modules:
+        """Refuse pandas, unless one of these two is there, and leave all else to the other finders."""
+        if name == "pandas" and not {"lm_eval", "wandb"} & sys.modules.keys():
             raise ModuleNotFoundError("wattdock's commands do without pandas", name=name)
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import jsonschema
 import numpy as np
 import pytest
+from make.kept import SERVED, kept
 from seams import forms
 
 if TYPE_CHECKING:
     from conftest import Called
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVED = ROOT / "docs/measurements/data/smollm2-h200.tar"
+ROUNDS = ROOT / "docs/measurements/data/pytorch-h200.tar"
 TRAINED = ROOT / "docs/measurements/data/train-two-h200.tar"
 # The kept figure and half its interval: what a page of the docs says, held to its records there.
 JOULES, HALF = 0.3289550234, 0.004966329
@@ -233,6 +234,67 @@ def test_llm_d_report_holds_to_its_schema(called: Called, tmp_path: Path) -> Non
         jsonschema.validate(report | {"joules": 1}, LLM_D)
 
 
+# What ML.ENERGY's leaderboard (src/types.ts, commit 0cd52dab) takes as given of a configuration, with its types.
+NAMES = ("model_id", "nickname", "gpu_model", "architecture", "weight_precision")
+COUNTS = ("num_gpus", "max_num_seqs", "tensor_parallel", "expert_parallel", "data_parallel")
+ENERGIES = ("energy_per_token_joules", "energy_per_request_joules", "avg_power_watts")
+SPEEDS = ("output_throughput_tokens_per_sec", "avg_output_len", "avg_batch_size", "median_itl_ms")
+OTHERS = ("total_params_billions", "activated_params_billions", "p90_itl_ms", "p95_itl_ms", "p99_itl_ms")
+TYPES = {
+    name: {"type": kind}
+    for kind, names in {"string": NAMES, "integer": COUNTS, "number": (*ENERGIES, *SPEEDS, *OTHERS)}.items()
+    for name in names
+}
+ML_ENERGY = {
+    "required": ["task", "task_display_name", "configurations"],
+    "properties": {
+        "task": {"type": "string"},
+        "task_display_name": {"type": "string"},
+        "configurations": {"minItems": 1, "items": {"required": list(TYPES), "properties": TYPES}},
+    },
+}
+
+
+@pytest.mark.parametrize("result", [SERVED, ROUNDS], ids=["continuous", "in rounds"])
+def test_ml_energys_file_gives_figures_back_to_the_digit(called: Called, tmp_path: Path, result: Path) -> None:
+    """Their types hold, and the audit of others' files reads what was stored and finds the figures consistent."""
+    called("form", "ml-energy", result, "-o", tmp_path / "task.json")
+    written = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))
+    jsonschema.validate(written, ML_ENERGY)
+    [stored] = json.loads(called("show", result, "--json").stdout)
+    [found] = json.loads(called("audit", tmp_path / "task.json", "--json").stdout)
+    energy, done, row = stored["energy"], stored["performance"], found["row"]
+    assert row["energy_per_output_token_j"] == energy["energy_per_output_token_j"]
+    assert row["output_tokens_per_s"] == done["output_tokens_per_s"]
+    assert row["power_w"] == energy["mean_power_w"]
+    assert row["output_tokens_per_request"] * done["requests"] == pytest.approx(done["output_tokens"], rel=1e-15)
+    assert row["active_parameters"] == pytest.approx(stored["compute"]["active_weights"], rel=1e-15)
+    assert (row["gpu"], row["gpu_count"], row["in_flight"]) == ("NVIDIA H200", 1, 160)
+    assert row["mean_in_flight"] == pytest.approx(160, rel=0.01)
+    assert found["answers"]["wrong"] == "nothing against"
+    assert "(95 %)" in written["wattdock"]["figure"]
+
+
+def test_ml_energys_file_lacks_no_number(called: Called, tmp_path: Path) -> None:
+    """Times between tokens that nobody saw, and a command, are refused in a line."""
+    kept(tmp_path / "made", {"performance.itl": None, "performance.itl_reason": "not streamed"})
+    refused = called("form", "ml-energy", tmp_path / "made", "-o", tmp_path / "x")
+    assert (refused.returncode, refused.stderr.count("\n")) == (7, 1)
+    assert "asks for median_itl_ms, p90_itl_ms, p95_itl_ms, p99_itl_ms, not measured here" in refused.stderr
+    command = called("form", "ml-energy", f"{TRAINED}:mode=--fsdp gpus=2", "-o", tmp_path / "x")
+    assert "which a command has none of" in command.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_form_may_be_of_the_records_analysed_again(called: Called, tmp_path: Path) -> None:
+    """The kept figure again; without the records one line says what is lacking."""
+    stored, again = (json.loads(called("cost", SERVED, "--json", *more).stdout) for more in ((), ("--again",)))
+    assert again[0]["rungs"][0]["value"] == pytest.approx(stored[0]["rungs"][0]["value"], rel=0.002)
+    assert called("form", "annex-xi", SERVED, "--again", "-o", tmp_path / "x.md").returncode == 0
+    lacking = called("form", "annex-xi", kept(tmp_path / "made"), "--again", "-o", tmp_path / "y.md")
+    assert (lacking.returncode, lacking.stderr.count("\n"), (tmp_path / "y.md").exists()) == (7, 1, False)
+
+
 def test_texts_for_people_have_figure_interval_and_boundary(called: Called, tmp_path: Path) -> None:
     """A model card has the hub's keys; the statement of annex XI has kWh, method, boundary and what is unknown."""
     options = ("--carbon", "230", "--host", "1.7", "--pue", "1.2")
@@ -284,10 +346,7 @@ def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
     called: Called, tmp_path: Path, host: dict[str, float], others: dict[str, float], state: str, said: str
 ) -> None:
     """A fifth of the boards' joules beside them; no facility is made of a host without fans and power supplies."""
-    [changed] = json.loads(called("show", SERVED, "--json").stdout)
-    changed["energy"] |= {"host_j": host, "bystander_j": others}
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/result.json").write_text(json.dumps(changed), encoding="utf-8")
+    kept(tmp_path / "made", {"energy.host_j": host, "energy.bystander_j": others})
     [found] = json.loads(called("cost", tmp_path / "made", "--pue", "1.2", "--json").stdout)
     _, rung, facility = found["rungs"]
     assert (rung["state"], facility["state"]) == (state, "unknown")

@@ -12,7 +12,7 @@ from wattdock.console.experiments import (
     run_here,
     study_to_run,
 )
-from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, SettingFlags, flag, with_flags
+from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, SettingFlags, flag, with_flags
 
 Command = Annotated[
     list[str],
@@ -55,11 +55,12 @@ def measure(
     quiet: Quiet = False,
     publishable: Publishable = False,
     require_publishable: RequirePublishable = False,
+    log_to: LogTo = None,
 ) -> None:
     """Run any command under the meter, once in each restart, and store what it cost."""
     from wattdock.console.progress import progress_for
 
     study, _ = study_to_run({"measure": {"command": command}}, flags, publishable=publishable)
-    found = run_here(study, progress_for(quiet=quiet), output_dir=output_dir, as_json=as_json)
+    found = run_here(study, progress_for(quiet=quiet), output_dir=output_dir, as_json=as_json, log_to=log_to)
     if publishable or require_publishable:
         exit_unless_publishable(found)

@@ -10,9 +10,11 @@ from wattdock.console.options import (
     RESULTS,
     File,
     Json,
+    LogTo,
     OutputDir,
     Quiet,
     SettingFlags,
+    logger_to,
     named,
     study_of,
     typed_again,
@@ -75,6 +77,7 @@ def run(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     progress_json: ProgressJson = False,
+    log_to: LogTo = None,
     on: On = "local",
 ) -> None:
     """Measure an experiment or a study, and store the results."""
@@ -91,7 +94,7 @@ def run(
     else:
         study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
     progress = progress_for(quiet=quiet, json_lines=progress_json)
-    how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json}
+    how: dict[str, Any] = {"output_dir": output_dir, "retry_failed": retry_failed, "as_json": as_json, "log_to": log_to}
     how["resume"] = earlier or resume or retry_failed
     found = run_on_slurm(study, progress, **how) if on == "slurm" else run_here(study, progress, **how)
     if publishable or require_publishable:
@@ -116,12 +119,14 @@ def run_here(
     as_json: bool,
     resume: "bool | EarlierStudy" = False,
     retry_failed: bool = False,
+    log_to: LogTo = None,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
     from wattdock.console.views import show
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
 
+    log = logger_to(log_to)
     options, done = RunOptions(output_dir, folders.wattdock_home(), resume, retry_failed), Measurement()
 
     def consequence() -> str:
@@ -141,6 +146,7 @@ def run_here(
             if done.study_id:
                 more = f"wattdock show {_named(done, output_dir)} --checks"
                 show(done.results, as_json=as_json, errors=False, more=more)
+            log(done.results)
     if not as_json:
         words = [f"wattdock {verb} {_named(done, output_dir)}" for verb in ("show", "report")]
         say(f"next: {', '.join(words)}" if done.results else "nothing was measured")

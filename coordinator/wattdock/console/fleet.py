@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.console.exits import exit_if_failed, fail, interruptible
-from wattdock.console.options import RESULTS, Json, OutputDir, Quiet, in_help, named, typed_again
+from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, logger_to, named, typed_again
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES
 from wattdock.output import one_line, say
@@ -66,11 +66,14 @@ def run_on_slurm(
     resume: "bool | EarlierStudy",
     retry_failed: bool,
     as_json: bool,
+    log_to: LogTo = None,
 ) -> "list[StoredResult]":
     """Queue what is left of a study, follow its tasks to their end, and show its results as `run` does."""
     from wattdock.fleet import Fleet
     from wattdock.study import study_to_resume
 
+    # What cannot be logged to is refused before anything is queued.
+    logger_to(log_to)
     begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = without_timestamp(fleet.path.name)
@@ -80,7 +83,7 @@ def run_on_slurm(
         progress.say(f"{name}: {fleet.path}")
         fleet.submit(progress)
         states = _follow(fleet, progress)
-    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again)
+    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again, log_to=log_to)
 
 
 def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
@@ -112,7 +115,7 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
 
 
 def _ended(
-    fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str
+    fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str, log_to: LogTo = None
 ) -> "list[StoredResult]":
     """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
     from wattdock.console.views import show
@@ -120,6 +123,7 @@ def _ended(
     found = fleet.collect()
     results = [stored.result for stored in found]
     show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
+    logger_to(log_to)(found)
     if not as_json:
         none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
         say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattdock.console.options import RESULTS, Json, Named, OutputDir, open_results
+from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, open_results
+from wattdock.console.results import analysed_again
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import say
@@ -25,7 +26,7 @@ Carbon = Annotated[
 Embodied = Annotated[
     str | None, typer.Option("--embodied", metavar="G", help="g CO₂e per GPU and hour, for making the GPUs.")
 ]
-FORM_HELP = "boamps, llm-d, model-card or annex-xi."
+FORM_HELP = "boamps, llm-d, ml-energy, ai-energy-score, model-card or annex-xi."
 
 
 def cost(
@@ -35,6 +36,7 @@ def cost(
     price: Price = None,
     carbon: Carbon = None,
     embodied: Embodied = None,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -47,7 +49,7 @@ def cost(
 
     factors = _factors(host, pue, price, carbon, embodied)
     with open_results(named, output_dir) as rows:
-        show([ladder(row.result, factors) for row in rows], as_json=as_json)
+        show([ladder((analysed_again(row) if again else row).result, factors) for row in rows], as_json=as_json)
 
 
 def form(
@@ -59,6 +61,7 @@ def form(
     price: Price = None,
     carbon: Carbon = None,
     embodied: Embodied = None,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write a result in a form that others ask for."""
@@ -71,7 +74,8 @@ def form(
                 f"{', '.join(named)}: {len(rows)} results, a form is of one",
                 "name it, as in STUDY:EXPERIMENT or BUNDLE.tar:EXPERIMENT",
             )
-        write_output(output, form_text(kind, rows[0].result, ladder(rows[0].result, factors)).encode(), "-o")
+        result = (analysed_again(rows[0]) if again else rows[0]).result
+        write_output(output, form_text(kind, result, ladder(result, factors)).encode(), "-o")
     say(f"{kind} in {output}")
 
 

@@ -102,6 +102,7 @@ NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 # Extra of pyproject.toml by module that it installs.
 EXTRAS = dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
 EXTRAS |= dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve")
+EXTRAS |= {"mlflow": "mlflow", "wandb": "wandb"}
 for commands in COMMANDS.values():
     for command, examples in commands.items():
         app.command(epilog=in_help(*examples))(command)

@@ -42,11 +42,15 @@ def _folder(text: str | Path) -> Path:
 
 OutputDir = Annotated[Path, typer.Option(help="Folder of results.", parser=_folder, metavar="FOLDER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Again = Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="YAML file of an experiment or a study; defaults without it.")
 ]
 Named = Annotated[list[str], typer.Argument(metavar="RESULTS", help=RESULTS_HELP)]
+LogTo = Annotated[
+    str | None, typer.Option(metavar="TRACKER", help="Log results at the end, to mlflow:URI or wandb:PROJECT.")
+]
 RunnerPython = Annotated[
     Path | None, typer.Option(help="Python interpreter that has the backend's packages installed.")
 ]
@@ -213,6 +217,17 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
             return unpacked.enter_context(open_bundle(bundle)).folder
 
         yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+
+
+def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":
+    """Return what logs results to a tracker, and names those that could not be logged; without one, nothing does.
+
+    Raises:
+        ConfigError, ModuleNotFoundError: As `tracker`.
+    """
+    from wattdock.forms import tracker
+
+    return (lambda _: None) if target is None else tracker(target, lambda line: say(line, err=True))
 
 
 def parse_fraction(text: str, option: str) -> float:

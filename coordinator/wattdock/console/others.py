@@ -1,12 +1,28 @@
 """`wattdock audit`: what others' published figures say for and against themselves."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wattdock.console.options import RESULTS, Json, OutputDir, open_results
 from wattdock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wattdock.imported import Imported
+
+# Of commands that show own results.
+Beside = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Results of others, as `audit` reads; may be repeated.")
+]
+
+
+def rows_of_others(files: Sequence[Path] | None, published_at: str | None = None) -> "list[Imported]":
+    """Return the rows of files in which others published results; of no files, none."""
+    from wattdock.imported import read_rows
+
+    return [row for file in files or () for row in read_rows(file, published_at)]
 
 
 def audit(
@@ -38,9 +54,9 @@ def audit(
     """
     from wattdock.console.views import show
     from wattdock.files import write_output
-    from wattdock.imported import audit_rows, read_rows, table
+    from wattdock.imported import audit_rows, table
 
-    audited = audit_rows([row for file in files for row in read_rows(file, published_at)])
+    audited = audit_rows(rows_of_others(files, published_at))
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
     if csv:

@@ -8,6 +8,7 @@ from rich.filesize import decimal as size_text
 
 from wattdock.console.exits import fail
 from wattdock.console.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.console.others import Beside, rows_of_others
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import pluralize
@@ -52,13 +53,14 @@ def plot(
     named: Named,
     output: Figure,
     width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",
+    beside: Beside = None,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Draw a figure or write a table for a paper."""
     from wattdock.reports import draw
 
     with open_results(named, output_dir) as rows:
-        note = draw(kind, rows, output, width=width)
+        note = draw(kind, rows, output, width=width, beside=rows_of_others(beside))
     say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
 
 
@@ -72,6 +74,7 @@ def compare(
     across_models: Annotated[
         bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
     ] = False,
+    beside: Beside = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +83,7 @@ def compare(
     Says whether they differ, by how much, and how settings, code and machine differ.
     """
     from wattdock.console.views import show
+    from wattdock.imported import audit_rows
     from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
@@ -94,7 +98,10 @@ def compare(
         raise ConfigError(
             f"{compared.across_models}; what differs may be the GPUs'", "to compare them anyway, --across-models"
         )
-    show(compared, as_json=as_json)
+    others = audit_rows(rows_of_others(beside))
+    show({"comparison": compared, "imported": others} if as_json and beside else compared, as_json=as_json)
+    if not as_json:
+        show(others, own=[*before, *after])
     judged = compared.regression
     if judged and judged.verdict == "regression":
         fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)

@@ -10,6 +10,7 @@ import typer
 from wattdock.console.options import (
     RESULTS,
     RESULTS_HELP,
+    Again,
     Json,
     OutputDir,
     in_help,
@@ -124,7 +125,7 @@ def export(
 def show(
     named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Analyse and audit the stored records again.")] = False,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -132,11 +133,16 @@ def show(
     from wattdock.console.views import show as print_object
 
     with open_results([named], output_dir) as results:
-        shown = [_analysed_again(stored) for stored in results] if again else results
+        shown = [analysed_again(stored) for stored in results] if again else results
         print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
 
 
-def _analysed_again(stored: "StoredResult") -> "StoredResult":
+def analysed_again(stored: "StoredResult") -> "StoredResult":
+    """Return a result as this version of wattdock makes it from the stored records.
+
+    Raises:
+        StoreError: The records do not allow that, or cannot be read.
+    """
     from wattdock.audit import audited
 
     was = stored.result

@@ -14,6 +14,8 @@ from wattdock.text import json_text
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wattdock.forms.facts import Facts
     from wattdock.records import EnvironmentSnapshot
 
@@ -32,7 +34,7 @@ def written(facts: Facts) -> str:
         "parametersNumber": runner.parameter_count and runner.parameter_count / 1e9,
         "framework": runner.framework,
         "frameworkVersion": runner.framework_version,
-        "quantization": runner.engine_args.get("quantization") or runner.engine_args.get("dtype"),
+        "quantization": facts.precision,
     }
     amounts = {"input": done.prompt_tokens, "output": done.output_tokens}
     is_command = result.config.command is not None
@@ -97,7 +99,7 @@ def _components(environment: EnvironmentSnapshot) -> list[dict[str, object]]:
     return [_known(component) for component in components]
 
 
-def _known(values: dict[str, object]) -> dict[str, object]:
+def _known(values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -41,6 +41,12 @@ class Facts(NamedTuple):
         return f"{self.environment.gpu_count} × {', '.join(dict.fromkeys(self.environment.gpu_names))}"
 
     @property
+    def precision(self) -> str | None:
+        """What the engine calls the type of its weights."""
+        arguments = self.environment.runner.engine_args
+        return arguments.get("quantization") or arguments.get("dtype")
+
+    @property
     def counted(self) -> tuple[float, float]:
         """Joules and seconds of the work that is counted: of the measured passes, of a command the spans that count."""
         if self.result.config.command is None or not self.result.work or not self.energy.mean_power_w:

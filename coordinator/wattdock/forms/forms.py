@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.forms.facts import Facts
 
 if TYPE_CHECKING:
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from wattdock.forms.rungs import Ladder
 
 # Each is written by `written()` of the file here of that name.
-FORMS = ("boamps", "llm-d", "model-card", "annex-xi")
+FORMS = ("boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi")
+OF_REQUESTS = ("llm-d", "ml-energy", "ai-energy-score")
 
 
 def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
@@ -21,9 +22,11 @@ def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
 
     Raises:
         ConfigError: There is no such form.
-        StoreError: As `Facts.of`, or the form is of something else.
+        StoreError: As `Facts.of`, or the form is of requests and the result of a command.
     """
     if kind not in FORMS:
         raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
+    if kind in OF_REQUESTS and result.config.command is not None:
+        raise StoreError(f"{rungs.label}: {kind} is of requests, which a command has none of")
     written: str = import_module(f"wattdock.forms.{kind.replace('-', '_')}").written(Facts.of(result, rungs))
     return written

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import StoreError
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -18,14 +17,8 @@ QUANTILES = {"mean_s": "mean", "p50_s": "p50", "p90_s": "p90", "p95_s": "p95", "
 
 
 def written(facts: Facts) -> str:
-    """Return the report; joules per token have no field of their own there, so they stand in its description.
-
-    Raises:
-        StoreError: The result is of a command, which served no requests.
-    """
-    result, _, energy, environment, done, rungs = facts
-    if result.config.command is not None:
-        raise StoreError(f"{rungs.label}: llm-d's report is of requests, which a command has none of")
+    """Return the report; joules per token have no field of their own there, so they stand in its description."""
+    result, _, energy, environment, done, _ = facts
     latencies = {
         "time_to_first_token": _statistics(done.ttft, "s"),
         "time_per_output_token": _statistics(done.tpot, "s/token"),

@@ -64,6 +64,11 @@ class Imported(Stored):
     sensor_s: Positive | None = None
 
     @property
+    def gpus(self) -> str | None:
+        """How many GPUs of which name, as far as the file tells."""
+        return f"{self.gpu_count:g} × {self.gpu}" if self.gpu_count and self.gpu else self.gpu
+
+    @property
     def joules_per_token(self) -> float | None:
         """Joules per output token as told, or else from energy and tokens or power and speed."""
         if self.energy_per_output_token_j:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from wattdock.imported import Imported
     from wattdock.reports.chart_data import Point
     from wattdock.reports.encodings import Rows
     from wattdock.store import StoredResult
@@ -61,6 +62,8 @@ SCORE = COLUMNS["score"].heading
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
+# Series of rows that others published, the most that a legend names.
+MOST_SERIES = 6
 ROW_HEIGHT = 26
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
 NAME_WIDTH, LINE_HEIGHT = 20, 14
@@ -86,7 +89,7 @@ def intervals(points: Sequence[Point]) -> Chart:
     marks = alt.layer(
         *([strokes.encode(x=x, y=y)] if restarts else []),
         *interval_bars(base, "x", unit),
-        _dots(base, drawn_points).encode(x=x),
+        _dots(base, [_series(point) for point in drawn_points]).encode(x=x),
         data=alt.InlineData(values=tuple(rows)),
     )
     return marks.properties(
@@ -96,8 +99,15 @@ def intervals(points: Sequence[Point]) -> Chart:
     )
 
 
-def pareto(points: Sequence[Point]) -> Chart:
-    """Return joules per output token against tokens per second, with the front of each model."""
+def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
+    """Return joules per output token against tokens per second, with the front of each model.
+
+    Args:
+        beside: Rows that others published, drawn without intervals and on no front.
+
+    Raises:
+        ConfigError: No result has joules, or rows of others stand beside a command's.
+    """
     drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
@@ -110,9 +120,20 @@ def pareto(points: Sequence[Point]) -> Chart:
         | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
         for point in drawn_points
     ]
+    imported = [row for row in beside if row.output_tokens_per_s and row.joules_per_token]
+    _require(imported or not beside, "no row of others tells both joules and speed")
+    series = [*map(_series, drawn_points), *_origins(imported)]
+    # Own results are drawn above them.
+    rows[:0] = [
+        {"experiment": row.link, "series": series_name(*of_row), "model": row.model, "publishable": "no"}
+        | with_ends(speed, statistics.Figure(row.output_tokens_per_s or 0.0))
+        | with_ends(unit, statistics.Figure(row.joules_per_token or 0.0))
+        | {UNBEATEN: "no"}
+        for row, of_row in zip(imported, series[len(drawn_points) :], strict=True)
+    ]
     log = spans_decades(rows, unit)
     dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
-    drawn = _against(speed, unit, rows, drawn_points, log_x=log, dash=dash)
+    drawn = _against(speed, unit, rows, series, log_x=log, dash=dash)
     return drawn.properties(
         params=[zoom(["x", "y"], ["dots"])],
         description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
@@ -138,7 +159,8 @@ def frontier(points: Sequence[Point]) -> Chart:
             | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
             for point in drawn_points
         ]
-        panels.append(_against(SCORE, name, rows, drawn_points, dash=alt.value([1, 0]), name=f"dots{len(panels)}"))
+        series = [_series(point) for point in drawn_points]
+        panels.append(_against(SCORE, name, rows, series, dash=alt.value([1, 0]), name=f"dots{len(panels)}"))
     return alt.vconcat(*panels).properties(
         description="Lower right is better. A line joins the results that no other is shown to beat: one that is as "
         "good in both, and whose interval parts from theirs in one. Hollow: may not be published."
@@ -149,7 +171,7 @@ def _against(
     x_name: str,
     y_name: str,
     rows: Rows,
-    drawn_points: Sequence[Point],
+    series: Sequence[tuple[str, str]],
     *,
     dash: Any,
     log_x: bool = False,
@@ -160,7 +182,7 @@ def _against(
     base = chart_of(rows).encode(x=x, y=quantity(alt.Y, y_name, rows, log=spans_decades(rows, y_name)))
     front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
     bars = [*interval_bars(base, "y", y_name), *interval_bars(base, "x", x_name)]
-    dots = _dots(base, drawn_points).properties(name=name)
+    dots = _dots(base, series).properties(name=name)
     layers = [front.encode(strokeDash=dash), *bars, dots, *disturbed_signs(base)]
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)))
 
@@ -250,16 +272,18 @@ CHARTS: Mapping[str, Kind] = {
 }
 
 
-def chart(kind: str, results: Sequence[StoredResult]) -> Chart:
-    """Return one kind of chart of results.
+def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported] = ()) -> Chart:
+    """Return one kind of chart of results, and of rows that others published beside them.
 
     Raises:
-        ConfigError: There is no such kind, or these results have nothing to draw of it.
+        ConfigError: There is no such kind, these results have nothing to draw of it, or it shows no rows of others.
     """
+    if beside and (kind != "pareto" or any(stored.row.unit for stored in results)):
+        raise ConfigError(f"{kind}: others' rows tell joules and speed of output tokens only", "plot pareto of engines")
     if kind not in CHARTS:
         valid = ", ".join([*CHARTS, "table"])
         raise ConfigError(f"unknown kind {kind!r}", f"valid: {valid}", cause=Cause.UNKNOWN_SETTING)
-    return CHARTS[kind].draw(points_of(results))
+    return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
 def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
@@ -311,9 +335,9 @@ def _units_per_s(points: Sequence[Point]) -> str:
     return quantity_text(statistics.SPEED, unit_of(point.result for point in points))
 
 
-def _dots(base: Chart, points: Sequence[Point]) -> Chart:
+def _dots(base: Chart, series: Sequence[tuple[str, str]]) -> Chart:
     """Return a marker per result: colour by backend, shape by GPUs and model; hollow may not be published."""
-    channels = series_channels([_series(point) for point in points])
+    channels = series_channels(series)
     fill = alt.condition("datum.publishable == 'yes'", channels["fill"], alt.value("transparent"))
     marks = {"color": channels["color"], "shape": channels["shape"], "tooltip": tooltip(base.data.values)}
     return base.mark_point().encode(**marks, fill=fill)
@@ -327,6 +351,13 @@ def _identity(point: Point) -> dict[str, Any]:
 
 def _series(point: Point) -> tuple[str, str]:
     return point.row.backend, f"{point.row.model}, {point.gpus_text}"
+
+
+def _origins(rows: Sequence[Imported]) -> list[tuple[str, str]]:
+    """Return the series of each row that others published; of their models and GPUs only where a legend holds them."""
+    named = [", ".join(filter(None, (row.model or row.workload, row.gpus))) for row in rows]
+    few = len(set(named)) <= MOST_SERIES
+    return [(f"imported: {row.origin}", name if few else "") for row, name in zip(rows, named, strict=True)]
 
 
 def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
@@ -348,6 +379,6 @@ def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
     return points
 
 
-def _require(points: Sequence[Point], otherwise: str) -> None:
+def _require(points: object, otherwise: str) -> None:
     if not points:
         raise ConfigError(f"nothing to draw: {otherwise}", cause=Cause.EMPTY)

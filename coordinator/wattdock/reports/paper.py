@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from wattdock.imported import Imported
     from wattdock.reports.chart_data import Point
     from wattdock.store import StoredResult
 
@@ -68,7 +69,9 @@ ESCAPED = {
 }
 
 
-def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "column") -> str:
+def draw(
+    kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "column", beside: Sequence[Imported] = ()
+) -> str:
     """Write one kind of chart, or the table, of results into a file; replaces what is there.
 
     Returns:
@@ -77,6 +80,7 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     Args:
         kind: One of `charts.CHARTS`, or "table".
         width: One of `WIDTHS`, columns of a journal's page.
+        beside: Rows that others published, which `charts.chart` draws beside them.
 
     Raises:
         ConfigError: The kind or the format is unknown, or these results have nothing to draw of this kind.
@@ -86,7 +90,7 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
     what, formats = ("tables", list(FORMS)) if kind == "table" else ("figures", FORMATS)
     if file.suffix not in formats:
         raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", "name such a file with -o")
-    if kind == "table":
+    if kind == "table" and not beside:
         # A file of text is shown on a terminal as often as not.
         content = harmless(FORMS[file.suffix](points)).encode()
     else:
@@ -97,7 +101,7 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
 
         # Altair would hold every row of data against its schema at each step.
         with debug_mode(False):
-            spec = _drawable(chart(kind, rows).to_dict(validate=False))
+            spec = _drawable(chart(kind, rows, beside).to_dict(validate=False))
         svg = _svg_of(spec, WIDTHS[width])
         if file.suffix == ".svg":
             content = svg.encode()
@@ -106,7 +110,8 @@ def draw(kind: str, rows: Sequence[StoredResult], file: Path, *, width: str = "c
         else:
             content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     write_output(file, content, "-o")
-    return disturbed_note(points)
+    origins = ", ".join(dict.fromkeys(row.origin for row in beside))
+    return "; ".join(filter(None, (disturbed_note(points), origins and f"imported from {origins}, by others' account")))
 
 
 def _drawable(part: Any) -> Any:

@@ -35,12 +35,11 @@ def audited_view(audited: Sequence[AuditedRow], *, own: Sequence[StoredResult] =
 
 def _cells(audited: AuditedRow) -> list[str]:
     row = audited.row
-    gpus = f"{row.gpu_count:g} × {row.gpu}" if row.gpu_count and row.gpu else row.gpu or NOTHING
     figures = _figures(row.in_flight, row.output_tokens_per_s, row.joules_per_token)
     found = [f"{check.name}: {check.figure}" for check in audited.against()]
     questions = ", ".join(QUESTIONS[question] for question, answer in audited.answers.items() if answer == "unknown")
     said = "; ".join(found) or (f"cannot say: {questions}" if questions else "nothing against it")
-    return [row.origin, row.model or row.workload or NOTHING, gpus, *figures, said]
+    return [row.origin, row.model or row.workload or NOTHING, row.gpus or NOTHING, *figures, said]
 
 
 def _own_cells(stored: StoredResult) -> list[str]:

@@ -1,0 +1,49 @@
+"""A result by the measure of the AI Energy Score, GPU Wh per 1,000 queries, and which of its conditions it met.
+
+Source: huggingface/AIEnergyScore, index.md, text_generation.yaml and reasoning_helpers.py, commit a5b9a04a.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattdock.forms.rungs import Factor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wattdock.forms.facts import Facts
+
+# Conditions: queries in a run and runs, tokens of an answer, and the most tokens of a reasoning model's answer.
+QUERIES, RUNS, TOKENS, MOST_TOKENS = 1000, 10, 10, 8192
+# Decimal GB that tell the H100 of 80 GB from that of 94.
+MOST_GB = 90
+
+
+def written(facts: Facts) -> str:
+    """Return the statement. Stars are the leaderboard's, for its own runs; this form has none."""
+    done, met = facts.performance, {True: "yes", False: "no", None: "unknown"}
+    # kWh for a million tokens × tokens of a query are Wh for a thousand queries.
+    boards = facts.rungs.rungs[0].times(Factor(done.output_tokens / done.requests, 0.0, ""), "boards", "", "Wh")
+    known = f"{boards.interval:.4g} (95 %)" if boards.interval else f"({facts.budget.reason})"
+    figure = f"**{boards.value:.4g} Wh per {QUERIES:,} queries** {known}: {facts.rungs.label}, {facts.hardware}"
+    covers = f"Covers: {facts.energy.boundary_statement} Audit: {facts.summary}."
+    head = ["## GPU energy by the AI Energy Score's measure", figure, covers, "| condition | asked | here | met |"]
+    rows = [f"| {name} | {asked} | {here} | {met[is_met]} |" for name, asked, here, is_met in _conditions(facts)]
+    return "\n".join(["\n\n".join(head), "|---|---|---|---|", *rows, ""])
+
+
+def _conditions(facts: Facts) -> Iterator[tuple[str, str, str, bool | None]]:
+    """Yield each condition: what is asked, what was measured, and whether it is met; None where nobody knows."""
+    environment, work, done = facts.environment, facts.result.config.workload, facts.performance
+    are_h100 = {"H100" in name for name in environment.gpu_names} == {True}
+    have_80_gb = all(gb and gb < MOST_GB for gb in environment.gpu_vram_gb)
+    runs, tokens = len(facts.energy.passes), done.output_tokens / done.requests
+    yield "GPUs", "NVIDIA H100 80GB", facts.hardware, are_h100 and have_80_gb
+    yield "requests in flight", "1", str(work.batch_size), work.batch_size == 1
+    yield "queries in a run", f"{QUERIES:,}", f"{done.requests / runs:,.6g}", done.requests == QUERIES * runs
+    yield "runs", str(RUNS), str(runs), runs == RUNS
+    asked, is_met = f"{TOKENS}; with thoughts 1 to {MOST_TOKENS:,}", work.output_lengths.max == MOST_TOKENS
+    yield "tokens of an answer", asked, f"{tokens:,.4g} on average", is_met or tokens == TOKENS
+    sent, own = f"{environment.dataset}, SHA-256 {environment.dataset_sha256}", ("bundled", "synthetic")
+    yield "prompts", "EnergyStarAI/text_generation", sent, False if environment.dataset in own else None

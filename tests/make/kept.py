@@ -1,0 +1,37 @@
+"""The kept figure's result, whole or changed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SERVED = Path(__file__).resolve().parents[2] / "docs/measurements/data/smollm2-h200.tar"
+
+
+def kept_document() -> dict[str, Any]:
+    """Return its result.json."""
+    with tarfile.open(SERVED) as bundle:
+        [name] = [name for name in bundle.getnames() if name.endswith("/result.json")]
+        content = bundle.extractfile(name)
+        assert content
+        document: dict[str, Any] = json.load(content)
+    return document
+
+
+def kept(folder: Path, changes: Mapping[str, object] = {}) -> Path:
+    """Make a folder with that result, changed at dotted names, and return it."""
+    document = kept_document()
+    for name, value in changes.items():
+        *way, last = name.split(".")
+        part = document
+        for step in way:
+            part = part[step]
+        part[last] = value
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps(document), encoding="utf-8")
+    return folder
