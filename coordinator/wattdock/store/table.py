@@ -71,7 +71,6 @@ class Row:
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
         score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
-        fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
             nothing did.
@@ -204,8 +203,6 @@ class Row:
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable", in_list=8, in_paper=8, live=True)]
     reason: Annotated[str | None, Column(heading="reason", in_list=19)]
     error_cause: Annotated[str | None, Column("error.cause")]
-    fallback: Annotated[str | None, Column("fallback.change", "fallback")]
-    fallback_of: Annotated[str | None, Column("fallback.fallback_of")]
     study_id: Annotated[str | None, Column("study.study_id", "study", in_list=7, live=True)]
     node: Annotated[str | None, Column("environment.job.node", "node")]
     job: Annotated[str | None, Column("environment.job.id", "job")]
