@@ -3,14 +3,13 @@
     python docs/pictures.py [RESULTS]
 
 A prefill and its decode steps are drawn from docs/measurements/data/prefill.json; without RESULTS only they are. The
-report and the live page, of four made-up GPUs beside RESULTS, are opened in headless Chromium.
+report and the live page, of four made-up GPUs, are opened in headless Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -32,7 +31,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from wattdock.host import Gpu, GpuInventory, Link, leases
 from wattdock.live import Feed, GpuSnapshot
-from wattdock.live.order import StartedRuns
 from wattdock.live.server import LOCAL, Service, application
 from wattdock.study import WatchedRun, events
 
@@ -46,11 +44,10 @@ WIDTH_PX, HEIGHT_PX = 1200, 1320
 SECTION = "pareto"
 IS_DRAWN = 'return document.documentElement.dataset.drawn === "yes"'
 LIMIT_S = 120
-# What the live page shows above what starts a run, in pixels, once it has results and a run.
+# The height of the live page, in pixels, once it has a run.
 LIVE_PX = """
 document.getElementById("host").textContent = "gpu-node-1";
-return document.querySelector("#result-rows tr") && document.querySelector("#runs article")
-    ? document.getElementById("start").getBoundingClientRect().top : 0
+return document.querySelector("#runs article") ? document.documentElement.getBoundingClientRect().height : 0
 """
 PASS_S, LOAD_S, AT_S, TOKENS_PER_S = 420, 60, 156, 5_800
 
@@ -123,7 +120,7 @@ def report_picture(results: Path, target: Path, *, chromium: str, driver: str) -
 
 
 def live_picture(url: str, target: Path, *, chromium: str, driver: str) -> None:
-    """Write a picture of the live page, down to what starts a run."""
+    """Write a picture of the live page."""
     with browser_of(chromium, driver, height_px=HEIGHT_PX) as browser:
         browser.get(url)
         height_px = WebDriverWait(browser, LIMIT_S).until(lambda seen: seen.execute_script(LIVE_PX))
@@ -213,7 +210,7 @@ def _run(experiment: str, gpus: tuple[str, ...], watts: dict[str, float | None],
 @contextmanager
 def served(feed: Feed) -> Iterator[str]:
     """Yield the address of the live page of a feed."""
-    service = Service(feed, StartedRuns(feed.output_dir, os.sched_getaffinity(0)), LOCAL, "a token")
+    service = Service(feed, LOCAL)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(application(service), log_level="error", timeout_graceful_shutdown=1))
         service.is_ending = lambda: server.should_exit

@@ -79,7 +79,6 @@ def test_every_program_that_the_coordinator_starts_gets_an_environment_of_its_ow
 # Programs that work in the caller's folder, by the reason.
 STARTED_HERE = {
     "keeper.py: in its own folder, which whoever starts it chose",
-    "order.py: wattdock itself, which imports nothing from there; results may lie below",
     "jobs.py: a job works where it was submitted, as its script may expect",
     # In the folder that the coordinator gave to the runner.
     *(
@@ -204,7 +203,6 @@ LOOKED_ELSEWHERE = {
     "study/tasks.py: to be opened": {"os.path.lexists"},
     "study/watch.py: the kernel's": {"(PROC / str(pid)).stat"},
     "fleet/fleet.py: a person's path": {"path.resolve"},
-    "live/results.py: its own report": {"file.is_file"},
     "live/server.py: a person's path": {"output_dir.exists", "output_dir.is_dir"},
     "publish/bundle.py: a person's path": {"path.exists", "path.is_dir"},
     "publish/create.py: a person's path": {

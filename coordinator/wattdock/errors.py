@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
 class Cause(StrEnum):
     """Why something failed, as programs act on it; results store the value."""
 
-    # While an experiment was measured; the first eight have advice and fallbacks.
+    # While an experiment was measured; the first eight have advice.
     KV_CACHE = "KV cache too small"
     HOST_MEMORY = "out of host memory"
     GPU_MEMORY = "out of GPU memory"

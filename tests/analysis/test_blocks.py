@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from make.prompt_files import AZURE_2023
 from make.records import constant_power, experiment, measured, request, timeline
 from make.traffic import START_S, ClosedLoop, KnownJoules, closed_loop
 from seams.analysis import CONTEXT, PROMPTS, SECONDS, Joules, Measured, Window, measured_budget, window_of, windows
@@ -134,8 +134,9 @@ def test_declared_amounts_are_those_of_long_streams(prompt: Any, answer: Any) ->
 
 def test_declared_amounts_of_a_file_are_the_means_over_all_of_it(tmp_path: Path) -> None:
     """Prompts of 4,808 and 110 tokens with answers of 10 and 27, whichever of them a pass sends."""
-    (tmp_path / "2023.csv").write_text(AZURE_2023)
-    settings = {"backend": "fake", "workload": {"prompts": {"source": str(tmp_path / "2023.csv"), "count": 1}}}
+    lengths = ({"input_tokens": 4808, "output_tokens": 10}, {"input_tokens": 110, "output_tokens": 27})
+    (tmp_path / "lengths.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in lengths))
+    settings = {"backend": "fake", "workload": {"prompts": {"source": str(tmp_path / "lengths.jsonl"), "count": 1}}}
     found = load_prompts(ExperimentConfig.model_validate(settings), pass_index=0, vocab_size=100)
     assert found.means == ((4808 + 110) / 2, (10 + 27) / 2)
     assert found.context_tokens == (4808 * 9 + 10 * 9 / 2 + 110 * 26 + 27 * 26 / 2) / 2

@@ -36,8 +36,6 @@ BEAT = events.TokensSeen("pass 1/2", 1500, 3.0, {"GPU-1": 300.4, "GPU-2": None})
         (events.ResultStored("batch 8", "ab", "ok", Path("results/x")), ["batch 8: ok", "results/x"]),
         (events.PassStarted("pass 1/2"), []),
         (events.ExperimentFailed("b", "load", "RunnerError", "m", None), ["b: failed", "load"]),
-        (events.FallbacksPlanned("b", "hang", ("x: 1", "y: 2")), ["b: hang", "1. x: 1; 2. y: 2"]),
-        (events.FallbacksPlanned("b", "hang", ()), ["b: hang; no fallback"]),
     ],
 )
 def test_each_event_has_a_line_with_its_values_or_none(event: events.Event, values: list[str]) -> None:

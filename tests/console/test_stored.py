@@ -198,15 +198,15 @@ def test_scaling_holds_curves_and_the_cheapest_split(called: Called) -> None:
 
 
 def test_results_are_listed_queried_and_exported(called: Called) -> None:
-    """Three ways to look at the same results; whoever averages them can leave fallbacks out."""
-    store_golden(RESULTS, "fake-fallback", "fake-fallback-1", "fake-fallback-2")
+    """Three ways to look at the same results; whoever averages them can leave failures out."""
+    store_golden(RESULTS, "fake-no-room", "fake-load-fails", "fake-plain")
     assert called("results", "list", "--where", "backend = 'fake'").stdout.endswith(
         "1 result; 2 failed: --all shows them\n"
     )
     assert called("results", "list", "--all").stdout.endswith("3 results\n")
     assert called("results", "list", "--all", "--where", "status = 'failed'").stdout.endswith("2 results\n")
     assert len(json.loads(called("results", "list", "--json", "--limit", "1").stdout)) == 1
-    sql = "SELECT name, error_cause FROM results WHERE fallback_of IS NULL"
+    sql = "SELECT name, error_cause FROM results WHERE name = 'asked'"
     [asked] = json.loads(called("results", "query", sql, "--json").stdout)
     assert asked["error_cause"] == "KV cache too small"
     sql = "SELECT count(*) AS n FROM results JOIN passes USING (folder)"

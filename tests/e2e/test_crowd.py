@@ -1,4 +1,4 @@
-"""The live page among neighbours who hold connections, locks and long texts: its owner is served all the same."""
+"""The live page among neighbours who hold locks and write long texts: its owner is served all the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,52 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
-THIRD_UID = OTHER_UID + 1
-SILENT, HOSTILE = 100, 10
-# Opens again whatever is closed: silent ones, viewers that do not read, viewers that ask for all that is heavy.
-CROWD = """
-import socket, sys, time
-port, silent, hostile = map(int, sys.argv[1:])
-paths = ["/events", "/results", "/report/20260101T000000-x"]
-held, said = [], False
-def opened(number):
-    link = socket.create_connection(("127.0.0.1", port), timeout=5)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    if number >= silent:
-        link.sendall(f"GET {paths[number % len(paths)]} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n".encode())
-    link.setblocking(False)
-    return link
-def is_closed(link):
-    try:
-        return link is None or link.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-links = [None] * (silent + hostile)
-while True:
-    for number, link in enumerate(links):
-        if is_closed(link):
-            if link:
-                link.close()
-            try:
-                links[number] = opened(number)
-            except OSError:
-                links[number] = None
-    if not said:
-        print("here", file=sys.stderr, flush=True)
-        said = True
-    time.sleep(0.2)
-"""
-# How long the page, the beginning of its events and its list take, in seconds.
-VISIT = """
-import sys, time, urllib.request
-for path in ("/", "/events", "/results"):
-    began = time.monotonic()
-    with urllib.request.urlopen(sys.argv[1] + path, timeout=60) as answer:
-        answer.readline()
-    print(time.monotonic() - began)
-"""
 # Holds the locks of twenty studies, and writes what events may hold into each.
 LOCKS = """
 import fcntl, json, os, sys
@@ -101,35 +55,8 @@ def neighbour(wattdock: Command, uid: int, script: str, *words: Any) -> Iterator
             process.kill()
 
 
-def visit(wattdock: Command, server: Served) -> list[float]:
-    """Return how long the serving user waits for the page, its events and its list."""
-    words = [sys.executable, "-c", VISIT, server.url]
-    with popen_as_user(words, env=wattdock.env(), cwd=wattdock.folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        took_s = [float(line) for line in process.stdout]
-    assert process.returncode == 0
-    return took_s
-
-
-def test_two_hundred_silent_and_twenty_hostile_viewers_keep_its_owner_out_for_less_than_two_seconds(
-    wattdock: Command,
-) -> None:
-    """Two users hold as many connections as they get; of several visits the quickest counts on a busy machine."""
-    (wattdock.folder / "results").mkdir()
-    with served(wattdock, "--port", "0") as server, ExitStack() as stack:
-        port = server.url.rpartition(":")[2]
-        for uid in (OTHER_UID, THIRD_UID):
-            stack.enter_context(neighbour(wattdock, uid, CROWD, port, SILENT, HOSTILE))
-        visits = []
-        for _ in range(5):
-            visits.append(visit(wattdock, server))
-            time.sleep(1)
-        assert min(map(max, visits)) < 2, visits
-        assert server.process.poll() is None
-
-
-def test_a_neighbour_s_twenty_runs_make_no_large_event_hide_no_run_and_block_no_report(wattdock: Command) -> None:
-    """Events had 4 kB and then 32 MB; a pass of somebody who holds no lease is nobody's measurement."""
+def test_a_neighbour_s_twenty_runs_make_no_large_event_and_hide_no_run(wattdock: Command) -> None:
+    """Events had 4 kB and then 32 MB."""
     for name in ("results", "results/studies"):
         (wattdock.folder / name).mkdir()
         os.chown(wattdock.folder / name, UID, UID)
@@ -151,10 +78,9 @@ def test_a_neighbour_s_twenty_runs_make_no_large_event_hide_no_run_and_block_no_
         assert len(history) < 1_000_000
         assert len(update) < 400_000
         runs = json.loads(update)["runs"]
-        assert [run["study"] for run in runs if run["ours"]] == ["20200101T000000-own-1"]
+        assert "20200101T000000-own-1" in [run["study"] for run in runs]
         assert 0 < len(runs) <= 9
         assert any(run["stage"] for run in runs)
-        assert server.get("/report/20200101T000000-own-1").status_code == 404
         assert len(server.get("/metrics").content) < 200_000
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import SMALL, Command
 from make import models as tiny
-from make.served import served
 from unprivileged import OTHER_UID, give_to_user, kernel_protection, popen_as_user
 
 from wattdock.config import load_study
@@ -147,49 +146,6 @@ def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> 
     for file in ("page.html", "table.md", "all.csv"):
         if (path := victim.folder / file).exists():
             assert SECRET.encode() not in path.read_bytes(), file
-
-
-def shown(server: Any, *names: str) -> str:
-    """Return all that the page shows of the results and of these names, to whoever asks."""
-    paths = ["/results", *(f"/report/{name}" for name in names)]
-    return "".join(server.get(path).text for path in paths)
-
-
-def test_the_live_page_shows_nobody_what_links_lead_to(victim: Command) -> None:
-    """Result and restarts as links, a result's folder, a study's folder."""
-    as_neighbour(
-        victim,
-        """cd results; mkdir 20990101T000000-fake-00000000; cd 20990101T000000-fake-00000000
-        for name in restarts result.json; do ln -s $private/$secret/$name $name; done
-        cd ..; ln -s $private/$secret 20990101T000001-fake-00000000; ln -s $private/studies/$secret studies/
-        mkdir 20990101T000002-fake-00000000; ln -s $closed 20990101T000002-fake-00000000/top
-        """,
-    )
-    with served(victim, "--port", "0") as server:
-        names = [path.name for place in (RESULTS, f"{RESULTS}/{STUDIES}") for path in (victim.folder / place).iterdir()]
-        page = shown(server, *(name for name in names if name != STUDIES))
-        assert SECRET not in page
-        assert only_result(victim, RESULTS).name in page
-
-
-def test_the_live_page_shows_no_other_folder_that_takes_the_served_one_s_path(victim: Command) -> None:
-    """The neighbour's folder is served and then exchanged for a link, below a folder that is the neighbour's, too."""
-    theirs, away = victim.folder / "theirs", victim.folder / "away"
-    (theirs / RESULTS).mkdir(parents=True)
-    shutil.copytree(only_result(victim, RESULTS), theirs / RESULTS / only_result(victim, PRIVATE).name)
-    for path in (theirs, *theirs.rglob("*")):
-        os.chown(path, OTHER_UID, OTHER_UID)
-    name = only_result(victim, PRIVATE).name
-    with served(victim, "--port", "0", "--output-dir", f"theirs/{RESULTS}") as server:
-        assert (name in shown(server, name), SECRET in shown(server, name)) == (True, False)
-        theirs.rename(away)
-        (victim.folder / "both").mkdir()
-        (victim.folder / "both" / RESULTS).symlink_to(victim.folder / PRIVATE)
-        theirs.symlink_to("both")
-        assert SECRET not in shown(server, name)
-        theirs.unlink()
-        away.rename(theirs)
-        assert name in shown(server, name)
 
 
 def test_settings_of_a_study_are_of_the_journal_that_was_judged(victim: Command) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import time
@@ -30,50 +31,25 @@ def eventually(check: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def test_only_requests_for_this_machine_from_its_own_page_with_the_token_change_anything(wattdock: Command) -> None:
-    """Another name that points here, another page, a wrong token, a large body, a setting too many."""
+def test_only_requests_for_this_machine_are_answered_and_none_changes_anything(wattdock: Command) -> None:
+    """Another name that points here, another page, another method, a path to a file."""
     with served(wattdock, "--port", "0") as server:
         port = server.url.rpartition(":")[2]
         for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1].evil.example"):
             assert server.get("/", headers={"host": host}).status_code == 421
         assert server.get("/", headers={"host": f"localhost:{port}"}).status_code == 200
-        order = {"backend": "pytorch", "model": "shape:tiny-llama"}
-        assert server.post("/start", order, origin="http://evil.example").status_code == 403
-        assert server.post("/start", order, origin="null").status_code == 403
-        assert server.post("/start", order, x_wattdock_token="wrong").status_code == 403
-        assert server.post("/start", {**order, "runner_python": "/bin/sh"}).status_code == 400
-        for model in ("./folder", "/etc/passwd", "../x", "a/../b", "--output-dir=/tmp", "x\n", "a/b/c"):
-            assert server.post("/start", {**order, "model": model}).status_code == 400, model
-        assert server.post("/start", {**order, "model": "x" * 20_000}).status_code == 413
-        assert server.post("/stop", {"study": "x", "now": True}).status_code == 403
-        assert httpx.get(f"{server.url}/", timeout=9).headers.get("access-control-allow-origin") is None
+        assert server.get("/").headers.get("access-control-allow-origin") is None
         elsewhere = {"sec-fetch-site": "cross-site"}
-        assert [server.get(path, headers=elsewhere).status_code for path in ("/", "/results")] == [200, 403]
-        assert not (wattdock.folder / "results").exists()
-
-
-def test_no_path_of_a_request_leads_to_a_file(wattdock: Command) -> None:
-    """Only exact names of results and studies are known."""
-    (wattdock.folder / "results").mkdir()
-    (wattdock.folder / "results" / "2secret").write_text("secret")
-    with served(wattdock, "--port", "0") as server:
-        port = server.url.rpartition(":")[2]
-        for path in (
-            "/report/../../etc/passwd",
-            "/report/..%2f..%2fetc%2fpasswd",
-            "/report/%2e%2e",
-            "/report/.",
-            "/live.js/../server.py",
-            "//etc/passwd",
-            "/report/2secret",
-        ):
+        assert [server.get(path, headers=elsewhere).status_code for path in ("/", "/metrics")] == [200, 403]
+        for path in ("/", "/events", "/metrics"):
+            assert httpx.post(server.url + path, json={}, timeout=30).status_code == 405
+        for path in ("/live.js/../server.py", "/..%2f..%2fetc%2fpasswd", "//etc/passwd", "/results"):
             # As it stands: a client would tidy it.
             with socket.create_connection(("127.0.0.1", int(port))) as link, link.makefile("rb") as answered:
                 link.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
                 answer = answered.read().decode()
             assert " 404 " in answer.splitlines()[0], answer
-            assert "root:" not in answer
-            assert "secret\n" not in answer.partition("\r\n\r\n")[2]
+        assert not (wattdock.folder / "results").exists()
 
 
 def test_thousands_of_connections_and_a_slow_reader_leave_it_serving(wattdock: Command) -> None:
@@ -93,23 +69,23 @@ def test_thousands_of_connections_and_a_slow_reader_leave_it_serving(wattdock: C
         for _ in range(250):
             # A whole request, then half of one.
             half = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
-            half.sendall(f"GET /choices HTTP/1.1\r\nHost: {host}:{port}\r\n\r\nGET / HTTP/1.1\r\n".encode())
+            half.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\n\r\nGET / HTTP/1.1\r\n".encode())
         eventually(lambda: is_served(server))
         assert server.process.poll() is None
 
 
 def is_served(server: Served) -> bool:
     try:
-        return server.get("/choices").status_code == 200
+        return server.get("/").status_code == 200
     except httpx.HTTPError:
         return False
 
 
-def test_a_run_is_seen_scraped_and_stopped_and_never_by_another_user(wattdock: Command) -> None:
-    """The study's folder tells; root, who could, stops no run of another user either."""
+def test_a_run_is_seen_and_scraped_until_it_ends(wattdock: Command) -> None:
+    """The study's folder tells."""
     env = on_gpus(wattdock, *GPUS)
     running = wattdock.start("run", *BEGIN, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with served(wattdock, "--port", "0", env=env) as server, served(wattdock, "--port", "0", env=env, uid=0) as of_root:
+    with served(wattdock, "--port", "0", env=env) as server:
         run = eventually(lambda: next((run for run in server.now()["runs"] if run["output_tokens"]), None))
         assert (run["stage"], run["passes_left"], run["experiment"]) == ("pass 1/1", 1, "fake shape:tiny-llama batch 2")
         assert run["power_w"] == pytest.approx(300, abs=15)
@@ -125,16 +101,7 @@ def test_a_run_is_seen_scraped_and_stopped_and_never_by_another_user(wattdock: C
         assert watts[SECOND] == pytest.approx(200, abs=10)
         used = {sample.labels["gpu"]: sample.value for sample in families["wattdock_gpu_energy_joules"].samples}
         assert used[SECOND] > 0
-        # Nothing heavy while a pass is measured.
-        assert server.post("/start", {"model": "shape:tiny-llama"}).status_code == 409
-        assert server.get(f"/report/{run['study']}").status_code == 409
-        stop = {"study": run["study"], "now": False}
-        assert of_root.post("/stop", stop).status_code == 403
-        assert server.post("/stop", stop).text == "stops after this pass\n"
-        # Asking twice is no second Ctrl-C.
-        assert server.post("/stop", stop).status_code == 200
-        assert running.poll() is None
-        assert server.post("/stop", {**stop, "now": True}).text == "stops now\n"
+        running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 130
         eventually(lambda: not server.now()["runs"])
 

@@ -1,4 +1,4 @@
-"""Whole studies in virtual time: order, failures, fallbacks, interruptions, kills and resumption."""
+"""Whole studies in virtual time: order, failures, interruptions, kills and resumption."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from seams.study import (
     BackendGivenUp,
     Event,
     ExperimentFailed,
-    FallbackSkipped,
-    FallbacksPlanned,
     IdleStarted,
     PassFinished,
     PassStarted,
@@ -231,53 +229,6 @@ def test_a_second_ctrl_c_and_other_signals_stop_at_once(machine: VirtualMachine,
         machine.run(study(experiment("a", repeats={"passes": 3})), on=in_second)
     assert statuses(machine.last.results) == [("a", "interrupted")]
     assert len(passes(machine.last.results)) == 1
-
-
-def test_fallbacks_are_measured_until_one_works_and_none_replaces_what_was_requested(machine: VirtualMachine) -> None:
-    """Eight and four in flight are too many, two are not: three results, and the first stays failed."""
-    requested = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
-    run = machine.run(study(requested))
-    assert [stored.result.status for stored in run.results] == ["failed", "failed", "ok"]
-    fallbacks = [stored.result.fallback for stored in run.results]
-    assert [fallback and (fallback.step, fallback.change) for fallback in fallbacks] == [
-        None,
-        (1, "workload.batch_size: 4"),
-        (2, "workload.batch_size: 2"),
-    ]
-    assert {fallback.fallback_of for fallback in fallbacks if fallback} == {requested.experiment_id}
-    changes = ("workload.batch_size: 4", "workload.batch_size: 2")
-    assert FallbacksPlanned("asked", "KV cache too small", changes) in machine.emitted
-    assert journal(machine)[-1]["event"] == "ended"
-    again = machine.run(study(requested), resume=True)
-    assert statuses(again.results) == statuses(run.results)
-    assert machine.launches == 3
-
-
-def test_a_fallback_that_the_study_asks_for_itself_is_measured_once_and_as_itself(machine: VirtualMachine) -> None:
-    """It is no fallback then, and the other fallbacks go on without it."""
-    tight = {"most_in_flight": 2}
-    requested = experiment("asked", workload={"batch_size": 8}, fake=tight, on_failure="fallback")
-    run = machine.run(study(requested, experiment("four", workload={"batch_size": 4}, fake=tight)))
-    results = {(stored.result.config.workload.batch_size, bool(stored.result.fallback)) for stored in run.results}
-    assert results == {(2, True), (4, False), (8, False)}
-
-
-def test_a_fallback_begun_on_other_gpus_is_left_for_them_and_the_study_goes_on(tmp_path: Path) -> None:
-    """One line instead of an end in the middle; on its own GPUs it is gone on with."""
-    power = {GPU: lambda _: 300.0, OTHER: lambda _: 100.0}
-    machine = VirtualMachine(tmp_path / "a", power)
-    killed = VirtualMachine(tmp_path / "b", power, clock=machine.clock)
-    requested = experiment("asked", workload={"batch_size": 8}, fake={"most_in_flight": 2}, on_failure="fallback")
-    both = study(requested, experiment("after", workload={"batch_size": 1}), order="written")
-    machine.run(both, gpus=[GPU], on=Snapshot(machine, PassFinished, 2, killed.folder))
-    killed.run(both, gpus=[OTHER], resume=True)
-    [skipped] = [event for event in killed.emitted if isinstance(event, FallbackSkipped)]
-    assert (GPU in skipped.reason, OTHER in skipped.reason) == (True, True)
-    assert ("after", "ok") in statuses(killed.last.results)
-    assert journal(killed)[-1]["event"] != "ended"
-    killed.run(both, gpus=[GPU], resume=True)
-    assert sorted(status for _, status in statuses(killed.last.results)) == ["failed", "failed", "ok", "ok"]
-    assert journal(killed)[-1]["event"] == "ended"
 
 
 def test_an_experiment_is_not_gone_on_with_on_other_gpus_than_its_own(tmp_path: Path) -> None:

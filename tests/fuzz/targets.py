@@ -80,10 +80,13 @@ def study_seeds(folder: Path) -> list[Files]:
     prompts = b'{"token_ids": [3]}\n{"token_ids": [1, 2], "max_output_tokens": 3}\n'
     texts = [path.read_bytes() for path in sorted((HERE.parents[1] / "examples").glob("*.yaml"))]
     own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
-    replayed = {**own, "workload": {"prompts": "trace.csv", "arrival": "trace", "min_requests": 2}}
+    replayed = {**own, "workload": {"prompts": "trace.jsonl", "arrival": "trace", "min_requests": 2}}
     swept = {"defaults": own, "sweep": {"workload.batch_size": [1, 2], "fake.step_s": [0.1]}, "order": "shuffled"}
-    trace = b"Timestamp,Request tokens,Response tokens\n5,3,2\n6.5,4,1\n"
-    files = {"prompts.jsonl": prompts, "trace.csv": trace}
+    lengths = ((5, 3, 2), (6.5, 4, 1))
+    trace = b"".join(
+        _json(dict(zip(("arrival_s", "input_tokens", "output_tokens"), of, strict=True))) + b"\n" for of in lengths
+    )
+    files = {"prompts.jsonl": prompts, "trace.jsonl": trace}
     return [{"study.yaml": text, **files} for text in (*texts, *map(_json, (own, replayed, swept)))]
 
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from seams.execution import environment
 from seams.launch import Engine, Image, Pin
 
-from wattdock.analysis import ExperimentResult, Fallback, StudyFacts
+from wattdock.analysis import ExperimentResult, StudyFacts
 from wattdock.audit import audited
 from wattdock.config import ExperimentConfig
 from wattdock.host import Gpu, GpuInventory, Link, Machine
@@ -52,9 +52,7 @@ def analysed(case: Plain, restarts: Sequence[Plain]) -> tuple[ExperimentResult, 
     """Return a case's result, and the restarts that it is of."""
     records = restarts_of(case, restarts)
     result = audited(_config(case), records)
-    parts: Plain = {"study": StudyFacts(**case["study"])}
-    parts["fallback"] = Fallback(**case["fallback"]) if case["fallback"] else None
-    return result.model_copy(update=parts), records
+    return result.model_copy(update={"study": StudyFacts(**case["study"])}), records
 
 
 def restarts_of(case: Plain, restarts: Sequence[Plain]) -> list[RestartRecord]:

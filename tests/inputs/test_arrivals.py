@@ -12,7 +12,7 @@ from seams.inputs import arrival_instants
 from wattdock.config import WorkloadSpec
 from wattdock.errors import ConfigError
 
-TRACE: dict[str, Any] = {"arrival": "trace", "prompts": "trace.csv"}
+TRACE: dict[str, Any] = {"arrival": "trace", "prompts": "trace.jsonl"}
 
 
 def arrivals_s(
@@ -56,7 +56,7 @@ def test_a_pass_has_the_arrivals_that_both_minima_need_and_no_more() -> None:
 
 
 def test_a_trace_is_replayed_from_its_first_arrival_at_its_speed() -> None:
-    """Dates far from zero, twice as fast; arrivals beyond the duration are left out."""
+    """Instants far from zero, twice as fast; arrivals beyond the duration are left out."""
     trace_s = (1e9, 1e9 + 4, 1e9 + 4, 1e9 + 9)
     assert arrivals_s(0, trace_s, requests=4, **TRACE) == pytest.approx([0, 4, 4, 9])
     assert arrivals_s(0, trace_s, seconds=5, trace_speed=2.0, **TRACE) == pytest.approx([0, 2, 2, 4.5])
@@ -83,6 +83,6 @@ def test_what_no_runner_takes_and_a_trace_without_instants_are_refused() -> None
         with raises(ConfigError, "600,001"):
             arrivals_s(0, long_s, **minima, **TRACE)
     assert len(arrivals_s(0, long_s[:400_000], requests=450_000, **TRACE)) == 450_000
-    with raises(ConfigError, "trace.csv"):
+    with raises(ConfigError, "trace.jsonl"):
         arrivals_s(**TRACE)
     assert len(arrivals_s(arrival="closed")) == 0

@@ -1,9 +1,8 @@
-"""Prompt files and traces as their writers make them: which format a file is of, and what it says."""
+"""Prompt files as their writers make them: which format a file is of, and what it says."""
 
 from __future__ import annotations
 
 import json
-from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from make.prompt_files import (
-    AZURE_2023,
-    AZURE_2024,
-    BAILIAN,
-    BURSTGPT,
+    LENGTHS,
     MESSAGES,
-    MOONCAKE,
     SHAREGPT,
     SHAREGPT_ROLES,
-    TENSORRT,
     VLLM,
     Records,
     experiment,
@@ -45,24 +39,13 @@ if TYPE_CHECKING:
     ("name", "text", "form", "items", "limits", "ignored"),
     [
         (
-            *("burst.csv", BURSTGPT, "BurstGPT", (906, 36, 1779), (446, 29, 123)),
-            {"Session ID", "Elapsed time", "Model", "Total tokens", "Log Type", "Timestamp"},
-        ),
-        ("2023.csv", AZURE_2023, "Azure", (4808, 110), (10, 27), {"TIMESTAMP"}),
-        ("2024.csv", AZURE_2024, "Azure", (2162, 2399), (5, 6), {"TIMESTAMP"}),
-        ("mooncake.jsonl", jsonl(MOONCAKE), "Mooncake", (655, 672, 520), (52, 26, 52), {"timestamp", "hash_ids"}),
-        (
-            *("bailian.jsonl", jsonl(BAILIAN), "Bailian", (60, 33, 17), (4, 4, 4)),
-            {"chat_id", "parent_chat_id", "type", "turn", "timestamp", "hash_ids"},
-        ),
-        (
             *("sharegpt.json", json.dumps(SHAREGPT, indent=2), "ShareGPT", ("Why?", "Why?"), (None, None)),
             {"id", "all turns but the first", "2 conversations without a user's turn first"},
         ),
         ("p.jsonl", jsonl(SHAREGPT_ROLES), "ShareGPT", ("Why?",), (None,), {"all turns but the first"}),
+        ("l.jsonl", jsonl(LENGTHS), "wattdock's lengths", (655, 672, 520), (52, 26, 52), {"arrival_s"}),
         ("m.jsonl", jsonl(MESSAGES), "OpenAI messages", ("Hi", "Hello"), (7, None), {"model"}),
         ("v.jsonl", jsonl(VLLM), "vLLM's custom data set", (VLLM[0]["prompt"], "And?"), (10, 152), set()),
-        ("t.jsonl", jsonl(TENSORRT), "TensorRT-LLM", (array("I", [3, 4]), "Na"), (128, 1), {"task_id"}),
     ],
 )
 def test_each_format_is_told_by_its_keys_and_says_what_is_not_used(
@@ -76,56 +59,6 @@ def test_each_format_is_told_by_its_keys_and_says_what_is_not_used(
         records = [json.loads(line) for line in text.splitlines()]
         again = read(tmp_path, json.dumps(records, indent=1), "p.json")
         assert (again.items, again.max_output_tokens, again.ignored) == (items, limits, source.ignored)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "arrivals_s"),
-    [
-        ("burst.csv", BURSTGPT, (0, 51, 100)),
-        ("2023.csv", AZURE_2023, (0, 0.052)),
-        ("2024.csv", AZURE_2024, (0, 0.00993)),
-        ("mooncake.jsonl", jsonl(MOONCAKE), (0, 10.535, 27.482)),
-        ("bailian.jsonl", jsonl(BAILIAN), (0, 30.5, 61.114)),
-        (
-            "dates.jsonl",
-            jsonl([{**BAILIAN[0], "timestamp": f"2024-05-10T0{h}:00:00+02:00"} for h in (1, 2)]),
-            (0, 3600),
-        ),
-    ],
-)
-def test_instants_are_replayed_in_the_unit_of_their_format(
-    tmp_path: Path, name: str, text: str, arrivals_s: tuple[float, ...]
-) -> None:
-    """Exactly, but for the last digit of Azure's dates, which have ticks of 100 ns."""
-    config = experiment(tmp_path, text, name, arrival="trace", min_requests=len(arrivals_s))
-    assert [*read(tmp_path, text, name).arrivals_s] == pytest.approx(arrivals_s, abs=1e-6)
-    sent = load_prompts(config, pass_index=0, vocab_size=1000, min_requests=len(arrivals_s))
-    assert sent.arrivals_ns == tuple(round(at_s * 1e9) for at_s in arrivals_s)
-
-
-@pytest.mark.parametrize("at_ms", [0.0, 1.5, 10535.0])
-def test_milliseconds_with_a_fraction_are_refused(tmp_path: Path, at_ms: float) -> None:
-    """Other tools write seconds under Mooncake's keys: as milliseconds they would be a load 1,000 times too high."""
-    with raises(ConfigError, "p.jsonl:2", f"timestamp is {at_ms}", "whole milliseconds"):
-        read(tmp_path, jsonl([MOONCAKE[0], {**MOONCAKE[1], "timestamp": at_ms}]))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "kinds"),
-    [
-        ("2024-05-10 00:00:00", "2024-05-10 00:01:00+02:00", ("with a zone", "without a zone")),
-        ("2024-05-10T00:00:00Z", "2024-05-10 00:01:00", ("without a zone", "with a zone")),
-        (0.5, "2024-05-10 00:01:00", ("a date without", "a number")),
-        ("2024-05-10 00:00:00+00:00", 1.8e9, ("a number", "a date with")),
-    ],
-)
-def test_instants_of_two_kinds_in_one_file_are_refused(
-    tmp_path: Path, first: object, second: object, kinds: tuple[str, str]
-) -> None:
-    """What lies between them is unknown: hours between zones, decades between a number and a date."""
-    records = [{**BAILIAN[0], "timestamp": at} for at in (first, second)]
-    with raises(ConfigError, "p.jsonl:2", "timestamp", second if isinstance(second, str) else "1800000000", *kinds):
-        read(tmp_path, jsonl(records))
 
 
 CHAT = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", "Why?"))
@@ -164,22 +97,7 @@ def test_messages_need_the_chat_template_and_a_conversation_s_first_turn_does_no
     assert read(tmp_path, jsonl(SHAREGPT), prompts={"chat": False}).items == ("Why?", "Why?")
 
 
-def test_a_text_in_a_csv_file_is_sent_with_its_line_breaks(tmp_path: Path) -> None:
-    """Blank lines within a cell belong to the text; numbers stay text; a cell may exceed 131,072 characters."""
-    text = 'prompt,max_output_tokens\r\n"a\r\n\r\nb",3\r\n\r\n42,\r\n'
-    source = read(tmp_path, text, "p.csv")
-    assert (source.items, source.max_output_tokens) == (("a\r\n\r\nb", "42"), (3, None))
-    assert read(tmp_path, f"prompt\n{'x' * 200_000}\n", "p.csv").items == ("x" * 200_000,)
-
-
-@pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p", "p.json.txt"])
-def test_a_file_s_content_and_not_its_name_says_how_it_is_written(tmp_path: Path, name: str) -> None:
-    """A bundle keeps a CSV under a name of its own."""
-    for text in (AZURE_2023, f"\ufeff\r\n{AZURE_2023}", jsonl(MOONCAKE), json.dumps(MOONCAKE), f"\n {jsonl(MOONCAKE)}"):
-        assert read(tmp_path, text, name).format == ("Azure" if "Context" in text else "Mooncake")
-
-
-KINDS: tuple[Records, ...] = (MOONCAKE, BAILIAN, SHAREGPT, MESSAGES[:1], VLLM, TENSORRT[:1])
+KINDS: tuple[Records, ...] = (LENGTHS, SHAREGPT, MESSAGES[:1], VLLM)
 
 
 @given(data=st.data())
@@ -204,12 +122,10 @@ def test_the_order_of_keys_says_nothing_and_each_name_of_a_key_something(tmp_pat
 
 def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     """Requests, span, rate and repeats, as counted by hand."""
-    trace = PromptSet.summary(experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=3))
-    assert trace.text == (
-        "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (format: Mooncake); ignored: hash_ids"
-    )
+    trace = PromptSet.summary(experiment(tmp_path, jsonl(LENGTHS), arrival="trace", min_requests=3))
+    assert trace.text == "3 requests per pass in 27.482 s (0.109 per s); 3 prompts (format: wattdock's lengths)"
     # The two that are replayed, twice as fast.
-    faster = experiment(tmp_path, jsonl(MOONCAKE), arrival="trace", min_requests=2, trace_speed=2)
+    faster = experiment(tmp_path, jsonl(LENGTHS), arrival="trace", min_requests=2, trace_speed=2)
     ids = experiment(tmp_path, jsonl([{"token_ids": [1, 2]}] * 4), "i.jsonl", min_duration_s=9)
     text = jsonl([{"prompt": "x" * length} for length in (*range(1, 10), 9, 9, 300)])
     texts, few = (experiment(tmp_path, text, "t.jsonl", prompts=prompts) for prompts in ({}, {"count": 5}))

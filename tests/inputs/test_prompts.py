@@ -116,7 +116,7 @@ def test_a_file_without_prompts_without_utf8_or_without_existence_is_refused(tmp
     with raises(ConfigError, "latin.jsonl:2", "0xfc", "UTF-8", cause=Cause.MALFORMED):
         load(str(latin))
     latin.write_bytes(gzip.compress(b'{"prompt": "ok"}'))
-    with raises(ConfigError, "latin.jsonl:1", "0x8b", "JSONL, JSON or CSV"):
+    with raises(ConfigError, "latin.jsonl:1", "0x8b", "JSONL or JSON"):
         load(str(latin))
     with raises(ConfigError, "'bundeld'", cause=Cause.MISSING):
         load("bundeld")

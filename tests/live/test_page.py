@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import httpx
 import pytest
 from axe_core_python.selenium import Axe
 from make.machine import VirtualMachine, experiment, study
-from make.rows import document
 from pictures import made_up_feed, served
 from seams.live import server
 from selenium.webdriver.support.ui import WebDriverWait
@@ -39,7 +37,7 @@ SEEN = "return [window.said, document.querySelector('#runs .doing')?.textContent
 LOOKING, NONE = "Looking for runs …", "No run is under way in "
 # What a window cuts off, at its right or, of a card of a GPU, at its foot.
 CUT_OFF = """
-return [...document.querySelectorAll("main p, article, #results-table, #result-rows th, #link")]
+return [...document.querySelectorAll("main p, article, #link")]
     .filter((part) => part.offsetWidth && part.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
     .map((part) => part.textContent)
 """
@@ -53,16 +51,6 @@ LONG_GPU = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
 def until(browser: Chrome, script: str) -> Any:
     """Wait until a script's value is true, and return it."""
     return WebDriverWait(browser, 30).until(lambda seen: seen.execute_script(script))
-
-
-def stored(folder: Path, count: int, name: str = "batch") -> Path:
-    """Store results, every third of which failed, and return their folder."""
-    for at in range(count):
-        result = folder / f"20260101T{at:06}-fake-{at:08x}"
-        result.mkdir(parents=True)
-        own = {"config.name": f"{name} {at}", "experiment_id": f"{at:064}", "status": "ok" if at % 3 else "failed"}
-        (result / "result.json").write_text(json.dumps(document(own)))
-    return folder
 
 
 @contextmanager
@@ -139,10 +127,10 @@ def test_every_viewer_gets_the_latest_state_at_once(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_long_names_are_whole_once_and_cut_nothing_off(browser: Chrome, tmp_path: Path, width: int, theme: str) -> None:
     """A GPU's tile cuts the experiment's name, not whose it is until when; the run's card has all of it."""
-    feed = made_up_feed(stored(tmp_path, 3, LONG_NAME), experiment=LONG_NAME, gpu=LONG_GPU)
+    feed = made_up_feed(tmp_path, experiment=LONG_NAME, gpu=LONG_GPU)
     with served(feed) as url, screen(browser, width, theme):
         browser.get(url)
-        until(browser, "return document.querySelector('#result-rows tr') && document.querySelector('#runs article')")
+        until(browser, "return document.querySelector('#runs article')")
         assert browser.execute_script(CUT_OFF) == []
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script("return document.querySelector('#runs h3').textContent") == LONG_NAME
@@ -153,25 +141,23 @@ def test_long_names_are_whole_once_and_cut_nothing_off(browser: Chrome, tmp_path
 
 
 def test_a_page_whose_server_stopped_says_of_when_it_is(browser: Chrome, tmp_path: Path) -> None:
-    """Wherever the reader has scrolled to, readably, and of results, too; what was known stays."""
-    with served(made_up_feed(stored(tmp_path, 3))) as url:
+    """Wherever the reader has scrolled to, readably; what was known stays."""
+    with served(made_up_feed(tmp_path)) as url:
         browser.get(url)
-        until(browser, "return document.querySelector('#result-rows tr') && document.querySelector('#runs article')")
+        until(browser, "return document.querySelector('#runs article')")
     link = until(
         browser, "return document.body.classList.contains('stale') && document.getElementById('link').textContent"
     )
     assert "not connected; trying again; shown is as of " in link
-    browser.execute_script("document.getElementById('again').click(); scrollTo(0, 1e6)")
-    note = "return /3 of 3 results.*may be old/.test(document.getElementById('results-note').textContent)"
-    assert until(browser, note)
+    browser.execute_script("scrollTo(0, 1e6)")
     place = browser.execute_script("return document.getElementById('link').getBoundingClientRect()")
     assert 0 <= place["top"] < place["bottom"] <= browser.execute_script("return innerHeight")
-    assert browser.execute_script("return document.querySelectorAll('#runs article, #result-rows tr').length") == 4
+    assert browser.execute_script("return document.querySelectorAll('#runs article').length") == 1
     assert [rule["id"] for rule in Axe().run(browser)["violations"]] == []
 
 
-def test_a_machine_without_gpus_runs_and_results_says_each(browser: Chrome, tmp_path: Path) -> None:
-    """With the reason; no chart without lines, no table without rows."""
+def test_a_machine_without_gpus_and_runs_says_each(browser: Chrome, tmp_path: Path) -> None:
+    """With the reason; no chart without lines."""
     feed = made_up_feed(tmp_path)
     feed.view = GpuSnapshot(GpuInventory((), reason="no NVIDIA driver: libnvidia-ml.so.1 was not found"))
     feed.runs, feed.readings, feed.power_w = [], {}, {}
@@ -179,42 +165,22 @@ def test_a_machine_without_gpus_runs_and_results_says_each(browser: Chrome, tmp_
     with served(feed) as url:
         browser.get(url)
         until(browser, f"return document.getElementById('no-run').textContent.startsWith('{NONE}')")
-        until(browser, "return document.getElementById('results-note').textContent.startsWith('No results yet in /')")
         text = browser.execute_script("return document.querySelector('main').innerText")
     assert "no NVIDIA driver: libnvidia-ml.so.1 was not found" in text
     assert "No GPU can be seen here." in text
     assert "Power over" not in text
-    assert "J/output token" not in text
-
-
-def test_two_hundred_results_scroll_in_their_own_place(browser: Chrome, tmp_path: Path) -> None:
-    """Below their headings; a letter in the filter takes less than a tenth of a second."""
-    with served(made_up_feed(stored(tmp_path, 200))) as url, screen(browser, 800, "light"):
-        browser.get(url)
-        until(browser, "return document.querySelectorAll('#result-rows tr').length === 200")
-        assert browser.execute_script("return document.getElementById('results-table').offsetHeight") <= 900
-        browser.execute_script("document.getElementById('results-table').scrollTo(0, 3000)")
-        top = "(at) => Math.round(document.querySelector(at).getBoundingClientRect().top)"
-        assert browser.execute_script(f"const top = {top}; return top('#results th') - top('#results-table')") == 0
-        typed = (
-            "const from = performance.now(); at('filter').value = '1'; showResults(); return performance.now() - from"
-        )
-        assert browser.execute_script(typed) < 100
 
 
 def test_on_paper_the_live_page_is_light_and_says_of_when_it_is(browser: Chrome, tmp_path: Path) -> None:
-    """Without what starts a run; all results, not those in view."""
-    with served(made_up_feed(stored(tmp_path, 40))) as url, screen(browser, 1032, "dark", "print"):
+    """Without what chooses lines."""
+    with served(made_up_feed(tmp_path)) as url, screen(browser, 1032, "dark", "print"):
         browser.get(url)
-        until(browser, "return document.querySelectorAll('#result-rows tr').length === 40")
+        until(browser, "return document.querySelector('#runs article')")
         browser.execute_script("dispatchEvent(new Event('beforeprint'))")
         style = "return getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color"
         assert browser.execute_script(style) == "rgb(255, 255, 255)rgb(0, 0, 0)"
         text = browser.execute_script("return document.body.innerText")
         assert f"as of {time.strftime('%Y-%m-%d')}" in text
-        assert "batch 39" in text
-        assert "Start a run" not in text
-        table = "const table = document.getElementById('results-table'); return table.scrollHeight - table.clientHeight"
-        assert browser.execute_script(table) == 0
+        assert "only GPUs in use" not in text
         browser.execute_script("dispatchEvent(new Event('afterprint'))")
         assert browser.execute_script("return document.documentElement.dataset.theme") == ""

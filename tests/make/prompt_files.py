@@ -38,6 +38,11 @@ BAILIAN: Records = [
     | {"type": "text", "turn": 1, "hash_ids": blocks}
     for number, at_s, tokens, blocks in ((1, 0.0, 60, [1, 2, 3, 4]), (2, 30.5, 33, [1, 2, 7]), (3, 61.114, 17, [1, 9]))
 ]
+LENGTHS: Records = [
+    {"input_tokens": 655, "output_tokens": 52, "arrival_s": 0},
+    {"input_tokens": 672, "output_tokens": 26, "arrival_s": 10.535},
+    {"input_tokens": 520, "output_tokens": 52, "arrival_s": 27.482},
+]
 SHAREGPT: Records = [
     {"id": "a_0", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]},
     {"id": "b_1", "conversations": [{"from": "gpt", "value": "And so on."}, {"from": "human", "value": "Go on"}]},
@@ -52,10 +57,6 @@ MESSAGES: Records = [
 VLLM: Records = [
     {"prompt": "What is the capital of India?", "output_tokens": 10},
     {"prompt": "And?", "output_tokens": 152},
-]
-TENSORRT: Records = [
-    {"task_id": 1, "input_ids": [3, 4], "output_tokens": 128},
-    {"task_id": 2, "prompt": "Na", "output_tokens": 1},
 ]
 
 

@@ -26,18 +26,13 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Served:
-    """A server that answers: where, with which token, and its process."""
+    """A server that answers: where, and its process."""
 
     url: str
-    token: str
     process: subprocess.Popen[str]
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=30, **options)
-
-    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        sent = {"x-wattdock-token": self.token} | {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(self.url + path, json=body, headers=sent, timeout=60)
 
     def now(self) -> dict[str, Any]:
         """Return the state of the next update."""
@@ -50,10 +45,9 @@ class Served:
 @contextmanager
 def served(by: Command, *words: str, env: dict[str, str] | None = None, **how: Any) -> Iterator[Served]:
     """Yield a server that the user of `by` has started, and end it."""
-    with by.start("serve", "--allow-run", *words, env=env, stdout=subprocess.PIPE, **how) as process:
+    with by.start("serve", *words, env=env, stdout=subprocess.PIPE, **how) as process:
         try:
             assert process.stdout is not None
-            url, token = process.stdout.readline().split()[0], process.stdout.readline().split()[-1]
-            yield Served(url.rstrip("/"), token, process)
+            yield Served(process.stdout.readline().split()[0].rstrip("/"), process)
         finally:
             process.terminate()

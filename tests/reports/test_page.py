@@ -190,16 +190,6 @@ def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     assert ("20 results" in section(many, "timeline"), "20 results" in section(whole, "timeline")) == (True, False)
 
 
-def test_a_fallback_is_said_to_be_one_and_whose_place_it_took() -> None:
-    """Also where it may be published: it is an answer, but not to what was asked."""
-    own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
-    good = {"audit.publishable": True, "audit.reasons": [], "audit.checks": []}
-    said = section(shown(row("one", good | {"fallback": own})), "summary")
-    assert '<span class="fallback">' in said
-    assert all(value in said for value in ("workload.batch_size: 4", "abcdef01"))
-    assert "fallback" not in shown(row("one", good)).partition("<body>")[2]
-
-
 def test_the_front_is_what_nothing_else_beats() -> None:
     """More tokens per second for fewer joules each; a slow and dear one is not on it."""
 

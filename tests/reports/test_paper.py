@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from make.rows import row
-from seams.reports import latex, markdown, paper
+from seams.reports import latex, markdown
 
 from wattdock.reports import draw, points_of
 from wattdock.reports.cells import DISTURBED
@@ -68,14 +68,3 @@ def test_a_name_that_xml_cannot_hold_is_drawn_with_a_mark(tmp_path: Path) -> Non
     """The library that draws would end the process; a stranger's result may be named anything."""
     draw("intervals", [row("one", {"config.name": "a\0\x1b\ufffe b"}), row("two", {})], tmp_path / "chart.svg")
     assert "a\ufffd\ufffd\ufffd b" in (tmp_path / "chart.svg").read_text()
-
-
-def test_tables_name_a_fallback_beside_its_verdict() -> None:
-    """A fallback that may be published replaces no other experiment; a table without one says nothing of it."""
-    own = {"fallback_of": "abcdef0123456789", "step": 1, "change": "workload.batch_size: 4"}
-    good = {"audit.publishable": True, "audit.reasons": []}
-    made = points_of([row("one", good | {"fallback": own}), row("two", good)])
-    for form, change in ((markdown, own["change"]), (latex, r"workload.batch\_size: 4")):
-        assert f"yes (fallback: {change})" in form(made)
-        assert paper.FALLBACK_NOTE in form(made)
-    assert "fallback" not in markdown(made[1:]) + latex(made[1:])

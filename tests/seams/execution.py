@@ -2,7 +2,7 @@
 
 from wattdock.execution.context import MachineAccess
 from wattdock.execution.environment import environment
-from wattdock.execution.failures import ADVICE, WORDS, cause_of, fallbacks
+from wattdock.execution.failures import ADVICE, WORDS, cause_of
 from wattdock.execution.loaded import SETTLE_S, LoadedRunner
 from wattdock.execution.procedure import measured_passes
 from wattdock.execution.recording import Recording
@@ -18,7 +18,6 @@ __all__ = [
     "Recording",
     "cause_of",
     "environment",
-    "fallbacks",
     "measured_passes",
     "schedule",
 ]

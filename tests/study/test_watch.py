@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -127,26 +126,8 @@ def test_another_process_sees_a_run_for_as_long_as_its_study_is_locked(tmp_path:
         [run] = watch.look()
         assert run.state.output_tokens == 0
     assert watch.look() == []
-    assert not run.stop(at_once=True)
     for opened in (log, again):
         opened.__exit__()
-
-
-def test_a_run_is_asked_once_to_end_after_its_pass_and_again_to_end_at_once(tmp_path: Path) -> None:
-    """Whoever asks twice is told twice that the run heard; a second Ctrl-C would cut the pass off."""
-    folder, heard = study_folder(tmp_path), list[int]()
-    before = {
-        number: signal.signal(number, lambda number, _: heard.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        with locked(folder / LOCK):
-            [run] = RunWatch(tmp_path).look()
-            assert [run.stop(at_once=at_once) for at_once in (False, False, True)] == [True, True, True]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_an_old_study_that_goes_on_is_seen_behind_many_and_from_its_new_run_s_beginning(tmp_path: Path) -> None:

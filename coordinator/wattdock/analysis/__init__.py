@@ -7,14 +7,13 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, windows
-from wattdock.analysis.result import ExperimentResult, Fallback, StudyFacts, analyse
+from wattdock.analysis.result import ExperimentResult, StudyFacts, analyse
 from wattdock.analysis.verdict import Audit, Check, Question
 
 __all__ = [
     "Audit",
     "Check",
     "ExperimentResult",
-    "Fallback",
     "Question",
     "StudyFacts",
     "analyse",

@@ -65,20 +65,6 @@ class StudyFacts(Stored):
     attempt: int
 
 
-class Fallback(Stored):
-    """Marks an experiment that was measured because one of the study's failed; it never replaces that one's result.
-
-    Attributes:
-        fallback_of: Id of the experiment that failed.
-        step: Position among the fallbacks, from 1.
-        change: How its settings differ from those of the failed experiment.
-    """
-
-    fallback_of: str
-    step: int
-    change: str
-
-
 def _instant(text: str) -> str:
     """Return an instant as it is written.
 
@@ -96,7 +82,6 @@ class ExperimentResult(Stored):
     """An experiment's figures and circumstances; the result of a failed experiment has every key, too.
 
     Attributes:
-        fallback: Null for an experiment of the study itself.
         work: Null where nothing was measured.
         budget: Of joules per output token, or per unit of a command's work; null without them.
         goodput: Null where the settings have no `slo`.
@@ -111,7 +96,6 @@ class ExperimentResult(Stored):
     schema_version: Literal[3] = SCHEMA_VERSION
     experiment_id: str
     study: StudyFacts | None = None
-    fallback: Fallback | None = None
     started_utc: Annotated[str, AfterValidator(_instant)]
     config: ExperimentConfig
     status: Literal["ok", "failed", "interrupted"]

@@ -167,9 +167,7 @@ class ExperimentConfig(StrictSettings):
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
-        on_failure: "continue" with the rest, "stop", or "fallback": where it failed for lack of memory, a dead process
-            or a broken link, measure other settings, one after the other, until one works. Each is a row of its own,
-            and none stands for what was asked for.
+        on_failure: "continue" with the rest of the study, or "stop" it.
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         quality: What the model is asked after the measured passes; None asks nothing.
@@ -209,7 +207,7 @@ class ExperimentConfig(StrictSettings):
     container: ContainerSpec = ContainerSpec()
     meter: Literal["auto", "nvml", "zeus", "rapl", "none"] = "auto"
     isolation: Literal["group", "experiment"] = "group"
-    on_failure: Literal["continue", "stop", "fallback"] = "continue"
+    on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
     package_lock: WrittenPath | None = None
     runner_python: WrittenPath | None = None

@@ -45,7 +45,7 @@ class PromptSpec(StrictSettings):
     """Where prompts come from.
 
     Attributes:
-        source: "bundled", "synthetic" (token ids), or a JSONL, JSON or CSV file of prompts or lengths; None is bundled
+        source: "bundled", "synthetic" (token ids), or a JSONL or JSON file of prompts or lengths; None is bundled
             text, or synthetic for a shape, which has no tokenizer.
         count: Prompts per pass; None takes what the workload's minima need, or without them a whole file.
         input_tokens: Length of each synthetic prompt: a number, or a distribution that each is drawn from (seeded).

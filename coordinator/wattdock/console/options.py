@@ -113,7 +113,7 @@ class SettingFlags:
         "Most output tokens per request.  [default: 64]", setting="workload.max_output_tokens"
     )
     prompts: str | None = flag(
-        "bundled, synthetic, or a JSONL, JSON or CSV file.  [default: bundled]", setting="workload.prompts.source"
+        "bundled, synthetic, or a JSONL or JSON file.  [default: bundled]", setting="workload.prompts.source"
     )
     num_prompts: int | None = flag(
         "Prompts of a pass; otherwise as many as it needs, or a whole file.", setting="workload.prompts.count"

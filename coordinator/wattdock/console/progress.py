@@ -177,12 +177,6 @@ def describe(event: events.Event) -> str:
             share = event.cpu_others_share or 0.0
             others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
             return f"  {event.stage}: {event.output_tokens:,} {event.unit} in {event.duration_s:.2f} s{others}"
-        case events.FallbacksPlanned():
-            changes = "; ".join(f"{number}. {change}" for number, change in enumerate(event.changes, 1))
-            fallbacks = f"measured instead, until one works: {changes}" if changes else "no fallback"
-            return f"{event.experiment}: {event.cause}; {fallbacks}"
-        case events.FallbackSkipped():
-            return f"fallback {event.change}: {event.reason}"
         case events.BackendGivenUp():
             return event.reason
         case events.StudyLeftUnfinished():

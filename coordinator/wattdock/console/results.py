@@ -150,7 +150,7 @@ def analysed_again(stored: "StoredResult") -> "StoredResult":
         result = audited(was.config, stored.restarts())
     except ValueError as error:
         raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
-    return replace(stored, result=result.model_copy(update={"study": was.study, "fallback": was.fallback}))
+    return replace(stored, result=result.model_copy(update={"study": was.study}))
 
 
 def _say_left_out(line: str) -> None:

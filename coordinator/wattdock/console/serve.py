@@ -11,15 +11,12 @@ from wattdock.output import say
 def serve(
     host: Annotated[str, typer.Option(help="Name or address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8089,
-    allow_run: Annotated[
-        bool, typer.Option("--allow-run", help="Print a token; its holder can start and stop runs.")
-    ] = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
-    """Watch this machine in a browser: its GPUs, runs under way, stored results.
+    """Watch this machine in a browser: its GPUs and the runs under way.
 
     Metrics for Prometheus are under /metrics. Serves until Ctrl-C; the runs that it shows are not disturbed.
     """
     from wattdock.live.server import serve as serve_page
 
-    serve_page(output_dir, host=host, port=port, allow_run=allow_run, say=say)
+    serve_page(output_dir, host=host, port=port, say=say)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from wattdock.analysis import Fallback
     from wattdock.config import ExperimentConfig
     from wattdock.execution.recording import Recording
     from wattdock.inputs import ModelFolder
@@ -53,7 +52,6 @@ class ExperimentState:
         model: The model as this run's latest runner got it.
         saved: Restarts on disk, by the record's name; an interrupted restart that was resumed has two records.
         interruption: Why the run ended in the middle of the experiment, if it did.
-        fallback: Which failed experiment this one is measured instead of; None for an experiment of the study.
         unmeasured: A restart that was interrupted before its first pass ended.
     """
 
@@ -67,7 +65,6 @@ class ExperimentState:
     saved: dict[str, SavedRestart] = field(default_factory=dict)
     interruption: Failure | None = None
     unmeasured: RestartRecord | None = None
-    fallback: Fallback | None = None
 
     def __post_init__(self) -> None:
         self.restarts = self.config.repeats.restarts

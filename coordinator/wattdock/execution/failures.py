@@ -1,39 +1,30 @@
-"""Say what an error, a death or lost energy means for an experiment, and list fallbacks to measure instead of it.
+"""Say what an error, a death or lost energy means for an experiment.
 
-Engines share no classes of errors, and a process that died says nothing: only their messages and logs tell. Each
-fallback differs from the failed experiment in one respect, and its result never replaces that experiment's.
+Engines share no classes of errors, and a process that died says nothing: only their messages and logs tell.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.host import nvml
-from wattdock.inputs import memory_fit
 from wattdock.metering import EnergyCurve, Timeline
 from wattdock.records import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from wattdock.analysis import ExperimentResult
     from wattdock.execution.recording import Recording
     from wattdock.metering import Meter
-    from wattdock.planning import ExecutionPlan
 
 SEE_DOCTOR = "`wattdock doctor` says what to do"
 SEE_LOG = (
     "the runner's log holds its last words; an empty log means that it was killed, by a person or by the kernel's "
     "out-of-memory killer"
 )
-# What helps against each cause of a failed measurement; other causes have no fallback.
+# What helps against each cause of a failed measurement.
 ADVICE = {
     Cause.KV_CACHE: "fewer requests in flight (batch_size) or shorter ones (max_model_len), more room for the cache "
     "(kv_cache_memory_bytes, gpu_memory_utilization), or a split over more GPUs",
@@ -77,11 +68,10 @@ LOGGED = {
     "OOM when allocating tensor.*GPU|RESOURCE_EXHAUSTED: Out of memory",
     Cause.EXCHANGE: "NCCL error|nccl(System|Remote)Error|Watchdog caught collective operation timeout",
 }
-MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY, Cause.MEMORY})
+# These need no further words: they say which memory was short.
+MEMORY_CAUSES = frozenset({Cause.KV_CACHE, Cause.GPU_MEMORY, Cause.HOST_MEMORY})
 # These say only that a process is gone; the log may say why.
 DEATHS = frozenset({Cause.WORKER, Cause.RUNNER, Cause.COMMAND})
-# A fallback serves a half and a quarter of the failed experiment's requests in flight.
-BATCH_DIVISORS = (2, 4)
 
 
 def failure_of(error: BaseException, stage: str, *, log: str = "") -> Failure:
@@ -117,7 +107,7 @@ def cause_of(error: WattdockError, log: str = "") -> Cause | None:
     Args:
         log: The runner's last lines.
     """
-    if error.cause in MEMORY_CAUSES - {Cause.MEMORY}:
+    if error.cause in MEMORY_CAUSES:
         return error.cause
     found = (cause for cause, words in WORDS.items() if re.search(words, error.what, re.IGNORECASE))
     cause = next(found, error.cause)
@@ -196,81 +186,3 @@ def energy_loss(timeline: Timeline, recording: Recording, gpus: Sequence[str], *
             broken = [event.message for event in gpu.events if event.kind == "broke_off" and missing]
             reasons += [f"{gpu.uuid}: {reason}; {SEE_DOCTOR}" for reason in (*broken, *missing)]
     return MeterError(reasons[0]) if reasons else None
-
-
-@dataclass(frozen=True)
-class FallbackStep:
-    """One fallback of a failed experiment; `change` is what differs, in words."""
-
-    config: ExperimentConfig
-    change: str
-
-
-def fallback_steps(plan: ExecutionPlan, failed: ExperimentResult) -> tuple[FallbackStep, ...]:
-    """Return the fallbacks of an experiment that failed under a plan, in the order in which to measure them."""
-    return fallbacks(
-        plan.config,
-        cause=failed.error.cause if failed.error else None,
-        gpus=len(plan.gpus) or plan.config.section.gpus_needed(),
-        dtype=failed.environment.runner.engine_args.get("dtype") if failed.environment else None,
-        memory_bytes=max((gpu.vram_total_bytes or 0 for gpu in plan.gpus), default=0) or None,
-    )
-
-
-def fallbacks(
-    failed: ExperimentConfig,
-    *,
-    cause: str | None,
-    gpus: int,
-    dtype: str | None = None,
-    memory_bytes: int | None = None,
-) -> tuple[FallbackStep, ...]:
-    """Return fallbacks in order: other splits over the same GPUs, replicas, fewer requests in flight, fewer bits.
-
-    Args:
-        cause: The failure's cause; without advice, such as for a mistake in a setting, there is no fallback.
-        gpus: How many GPUs the experiment had; on a CPU as many as its settings would take.
-        dtype: The weights' type as loaded; None where nothing was loaded.
-        memory_bytes: Memory of the largest GPU; None on a CPU.
-    """
-    if cause not in ADVICE:
-        return ()
-    section, backend = failed.section, failed.backend
-    changes = [{f"{backend}.{name}": value for name, value in split.items()} for split in section.other_splits(gpus)]
-    # A copy on each GPU takes more memory than a part.
-    if cause not in MEMORY_CAUSES and (replicas := section.as_replicas(gpus)):
-        changes.append({f"{backend}.{name}": value for name, value in replicas.items()})
-    # Fewer requests in flight save only memory, the lack of which may be why a process died.
-    if cause in MEMORY_CAUSES | DEATHS:
-        sizes = [failed.workload.batch_size // divisor for divisor in BATCH_DIVISORS]
-        changes += [{"workload.batch_size": size} for size in dict.fromkeys(sizes) if size]
-    if cause in MEMORY_CAUSES:
-        fewer_bits = section.fewer_bits(dtype or section.dtype, random_weights=failed.model.shape is not None)
-        changes += [{f"{backend}.{name}": value} for name, value in fewer_bits.items()]
-    steps = []
-    for change in changes:
-        # Settings that contradict the others, a split that is not possible, weights that do not fit.
-        with suppress(ValidationError, WattdockError):
-            step = _step(failed, change)
-            memory_fit(step.config, gpus=gpus, memory_bytes=memory_bytes, weights_only=True)
-            if step.config.experiment_id != failed.experiment_id:
-                steps.append(step)
-    return tuple(steps)
-
-
-def _step(failed: ExperimentConfig, changes: Mapping[str, Any]) -> FallbackStep:
-    """Return `failed` with changed settings, by dotted name.
-
-    Raises:
-        ValidationError: The changes contradict the other settings.
-    """
-    settings = failed.model_dump(mode="json", exclude={"name", "on_failure"})
-    # An engine argument that was not set stays unset.
-    settings[failed.backend] = failed.section.model_dump(mode="json", exclude_unset=True)
-    for name, value in changes.items():
-        section, key = name.split(".")
-        settings[section] = {**settings[section], key: value}
-    change = ", ".join(f"{name}: {value}" for name, value in changes.items() if value is not None)
-    return FallbackStep(
-        ExperimentConfig.model_validate({**settings, "name": f"{failed.label}, fallback {change}"}), change
-    )

@@ -6,15 +6,13 @@ import bisect
 import random
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import count, takewhile
+from itertools import count
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Fallback, StudyFacts
-from wattdock.errors import ConfigError, PreflightError, StoreError
+from wattdock.analysis import StudyFacts
+from wattdock.errors import StoreError
 from wattdock.execution.context import RunContext
 from wattdock.execution.experiment import require_same_model, require_same_prompts, restore
-from wattdock.execution.failures import fallback_steps
 from wattdock.host import folders
 from wattdock.inputs import resolve_model
 from wattdock.planning import eta, load_groups
@@ -22,7 +20,7 @@ from wattdock.store import StoredResult, store_result
 from wattdock.study import events, open_study
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.config import ExperimentConfig, ModelSpec, Study
@@ -41,7 +39,7 @@ ToServe = tuple[deque["ExperimentState"], int]
 
 
 class Run:
-    """One run of a study: the experiments that earlier runs left, and the fallbacks of those that fail.
+    """One run of a study: the experiments that earlier runs left.
 
     Args:
         plans: What was decided about each experiment, in their order.
@@ -55,12 +53,10 @@ class Run:
     ) -> None:
         self._study, self._options, self._measurement = study, options, measurement
         self._plans = {plan.config.experiment_id: plan for plan in plans}
-        # The study's experiments that earlier runs did not complete, by position; and all, fallbacks included, that
-        # have no result from this run yet.
+        # The experiments that earlier runs did not complete, by position; and those without a result from this run.
         self._states: dict[int, ExperimentState] = {}
         self._unstored: list[ExperimentState] = []
         self._breaker = CircuitBreaker(study.stop_after_failures)
-        self._fallen_back: set[str] = set()
         self._models: dict[tuple[ModelSpec, ModelSpec | None, str], ModelFolder] = {}
         self._store_error: StoreError | None = None
 
@@ -108,7 +104,6 @@ class Run:
 
         A session takes from the queue what it served; the rest needs a fresh runner, and comes again.
         """
-        yield from self._fallbacks()
         for restart in count():
             if all(restart >= state.restarts for state in self._states.values()):
                 return
@@ -117,18 +112,16 @@ class Run:
                 pending = deque(state for state in states if state.wants(restart))
                 while pending and not self._breaker.reason(pending[0].config.backend):
                     yield pending, restart
-                    yield from self._fallbacks()
                     failed = [state.config for state in self._states.values() if state.failure]
                     if self.context.folder.broken or any(config.on_failure == "stop" for config in failed):
                         return
 
     def note_end(self, session: Session) -> None:
         """Count how a session ended, and give up its backend after too many failures in a row."""
-        if not session.is_fallback:
-            backend = session.backend
-            self._breaker.note(backend, session.failure, measured=session.measured)
-            if reason := self._breaker.reason(backend):
-                self.context.emit(events.BackendGivenUp(backend, reason))
+        backend = session.backend
+        self._breaker.note(backend, session.failure, measured=session.measured)
+        if reason := self._breaker.reason(backend):
+            self.context.emit(events.BackendGivenUp(backend, reason))
 
     def complete(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet and nothing left to measure."""
@@ -158,7 +151,7 @@ class Run:
         """
         folder = self.context.folder
         facts = StudyFacts(study_id=folder.study_id, attempt=state.earlier_results + 1)
-        result = result.model_copy(update={"study": facts, "fallback": state.fallback})
+        result = result.model_copy(update={"study": facts})
         # A coordinator that was killed may have stored the result without noting it in the journal.
         path = store_result(result, restarts, log=state.log_path, output_dir=folder.output_dir)
         stored = StoredResult(path, result)
@@ -211,56 +204,10 @@ class Run:
             asked += (state.restarts - state.config.repeats.restarts) * state.config.repeats.passes
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
-    def _fallbacks(self) -> Iterator[ToServe]:
-        """For each failed experiment with `on_failure: fallback`, yield other settings until some work."""
-        for failed in [stored.result for stored in self._measurement.results if stored.result.status == "failed"]:
-            plan = self._plans.get(failed.experiment_id)
-            if not plan or plan.config.on_failure != "fallback" or failed.experiment_id in self._fallen_back:
-                continue
-            self._fallen_back.add(failed.experiment_id)
-            steps = fallback_steps(plan, failed)
-            cause = (failed.error and (failed.error.cause or failed.error.kind)) or "failed"
-            changes = tuple(step.change for step in steps)
-            self.context.emit(events.FallbacksPlanned(plan.config.label, cause, changes))
-            for number, step in enumerate(steps, 1):
-                fallback = Fallback(fallback_of=failed.experiment_id, step=number, change=step.change)
-                # On the same GPUs, whose leases are held for the whole run.
-                if (yield from self._serve_fallback(replace(plan, config=step.config), fallback)):
-                    break
-
-    def _serve_fallback(self, plan: ExecutionPlan, fallback: Fallback) -> Generator[ToServe, None, bool]:
-        """Yield the restarts of a fallback; return whether no other is to be tried."""
-        folder, experiment_id, skipped = self.context.folder, plan.config.experiment_id, ""
-        earlier = folder.history(experiment_id)
-        if folder.broken:
-            return True
-        if experiment_id in self._plans:
-            skipped = "an experiment of this study, and measured as such"
-        elif earlier.is_done(retry_failed=False):
-            stored = self._stored(experiment_id)
-            if stored.folder not in [result.folder for result in self._measurement.results]:
-                self._add_result(stored)
-            return earlier.status == "ok"
-        else:
-            try:
-                state = restore(plan, folder, resolve=self._resolve, expected_pass_s=None, emit=self.context.emit)
-            except (ConfigError, PreflightError) as error:
-                # A later resumption may be able to use the records; the other experiments are measured now.
-                skipped = f"left unfinished: {error}"
-        if skipped:
-            self.context.emit(events.FallbackSkipped(fallback.change, skipped))
-            return False
-        state.fallback = fallback
-        self._unstored.append(state)
-        for restart in takewhile(lambda restart: restart < state.restarts, count()):
-            if state.wants(restart):
-                yield deque([state]), restart
-        return state.failure is None
-
     def _add_result(self, stored: StoredResult) -> None:
-        """Add a result at its place in the study; fallbacks follow the experiment that they replace."""
-        order = {experiment_id: position for position, experiment_id in enumerate(self._plans)}
-        bisect.insort(self._measurement.results, stored, key=lambda stored: stored.place_in(order))
+        """Add a result at its place in the study."""
+        order = list(self._plans)
+        bisect.insort(self._measurement.results, stored, key=lambda stored: order.index(stored.result.experiment_id))
 
 
 def schedule(study: Study, restart: int) -> eta.Groups:

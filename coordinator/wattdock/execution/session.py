@@ -44,15 +44,12 @@ class Session:
         pending: Experiments of one load group. The session takes from it those that it serves or that fail; the others
             need a fresh runner.
         restart: Number of the restart, from 0.
-
-    Attributes:
-        is_fallback: Whether it serves a fallback of a failed experiment.
     """
 
     def __init__(self, context: RunContext, pending: deque[ExperimentState], restart: int) -> None:
         self._context, self._pending, self._restart = context, pending, restart
         self._emit, self._clock = context.emit, context.machine.clock
-        self._plan, self.is_fallback = pending[0].plan, pending[0].fallback is not None
+        self._plan = pending[0].plan
         self._log = context.scratch / f"{self._plan.config.experiment_id[:16]}-{restart}.log"
         # What all experiments of the session share: launch, load, the first idle.
         record = RestartRecord(restart, started_utc=self._clock.now_utc(), clock=str(self._clock.identity()))

@@ -105,7 +105,7 @@ class Fleet:
             collect(folder, tasks)
         found = [stored for task in tasks for stored in task.results()]
         order = {config.experiment_id: position for position, config in enumerate(self._study.experiments)}
-        return sorted(found, key=lambda stored: stored.place_in(order))
+        return sorted(found, key=lambda stored: order[stored.result.experiment_id])
 
     def log(self, task: int) -> Path:
         """Return where the output of a task is."""

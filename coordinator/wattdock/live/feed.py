@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from starlette.exceptions import HTTPException
-
 from wattdock.errors import PreflightError
 from wattdock.host import GpuInventory, leases, nvml
 from wattdock.study import RunWatch
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 LEASES_S, VIEW_S = 10.0, 120.0
 # How many points of power are kept: one a second, for ten minutes.
 MOST_POINTS = 600
-# How long passes of other users keep off what would disturb them; as long afterwards they do not. Whoever holds a lease
-# can say for ever that a pass is under way, and whoever holds none, measures nothing.
-COURTESY_S = 600.0
 # How many of the latest intervals and failures of another user's run are shown.
 MOST_PARTS, MOST_FAILURES = 20, 1
 # Readings of a GPU that are taken as often as leases; power is read at each look.
@@ -99,7 +94,6 @@ class Feed:
         power_w: By UUID at the latest look.
         points: Time in seconds since the epoch, and power by UUID, the latest last.
         runs: Under way, the caller's first.
-        measuring: Name of a study that measures a pass now, which must not be disturbed; None where none does.
     """
 
     output_dir: Path
@@ -109,10 +103,8 @@ class Feed:
     power_w: dict[str, float | None] = field(default_factory=dict)
     points: deque[tuple[float, dict[str, float | None]]] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
     runs: list[WatchedRun] = field(default_factory=list)
-    measuring: str | None = None
     _viewed_s: float = -VIEW_S
     _asked_s: float = -VIEW_S
-    _courtesy_from_s: float = -2 * COURTESY_S
 
     def __post_init__(self) -> None:
         self._watch, self._is_open = RunWatch(self.output_dir), False
@@ -137,31 +129,14 @@ class Feed:
             gpu.uuid: _readings(gpu.index, gpu.uuid, earlier.get(gpu.uuid)) for gpu in self.view.inventory.gpus
         }
         self.runs = self._watch.look()
-        self.measuring = self._measuring(clock_s)
         self.power_w = {uuid: now["power_w"] for uuid, now in self.readings.items()}
         if self.power_w:
             self.points.append((now_s, self.power_w))
 
-    def _measuring(self, clock_s: float) -> str | None:
-        """Return the name of a study that measures a pass; of another user's, if it holds a lease, and not for ever."""
-        known = {leases.MACHINE, leases.CPU, *(gpu.uuid for gpu in self.view.inventory.gpus)}
-        leasing = {holder.pid for name, holder in self.view.leases.items() if name in known}
-        claims = [run for run in self.runs if run.state.stage and (run.is_ours or run.pid in leasing)]
-        if not all(run.is_ours for run in claims) and clock_s - self._courtesy_from_s >= 2 * COURTESY_S:
-            self._courtesy_from_s = clock_s
-        is_courteous = clock_s - self._courtesy_from_s < COURTESY_S
-        return next((run.path.name for run in claims if run.is_ours or is_courteous), None)
-
-    def require_no_pass(self) -> None:
-        """Refuse what would take CPU time while a pass is measured.
-
-        Raises:
-            HTTPException: A pass is measured.
-        """
-        if study := self.measuring:
-            raise HTTPException(
-                409, f"{study} measures a pass, which this would disturb; try again when the pass is over"
-            )
+    @property
+    def in_pass(self) -> bool:
+        """Whether a run says that it measures a pass, which must not be disturbed."""
+        return any(run.state.stage for run in self.runs)
 
     def now(self) -> dict[str, Any]:
         """Return what a page shows, as plain values."""
@@ -186,7 +161,6 @@ class Feed:
             {
                 "study": run.path.name,
                 "user": run.user,
-                "ours": run.is_ours,
                 **{name: getattr(run.state, name) for name in RUN_PROPERTIES},
                 "parts": [asdict(part) for part in run.state.parts][0 if run.is_ours else -MOST_PARTS :],
                 "failures": list(run.state.failures)[0 if run.is_ours else -MOST_FAILURES :],
@@ -197,6 +171,7 @@ class Feed:
             "at_s": time.time(),
             "power_w": self.power_w,
             "host": os.uname().nodename,
+            "folder": str(self.output_dir.absolute()),
             "trouble": self.trouble or "; ".join(host.unreadable) or host.reason,
             "leases_unknown": self.view.leases_unknown,
             "gpus": gpus,

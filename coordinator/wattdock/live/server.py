@@ -1,7 +1,7 @@
 """The page's server: one address of this machine, one update a second at most, and nothing that a stranger could use.
 
 Only requests for this machine's own name are answered (a page of another one, whose name an attacker lets point here,
-has that name); what changes something needs a token, and comes from this page. No request names a file.
+has that name). No request changes anything or names a file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 import signal
 import socket
 from contextlib import asynccontextmanager, suppress
@@ -19,23 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wattdock.errors import ConfigError, PreflightError, WattdockError
+from wattdock.errors import ConfigError, PreflightError
 from wattdock.live.feed import Feed
 from wattdock.live.metrics import exposition
-from wattdock.live.order import Order, StartedRuns, choices
-from wattdock.live.peers import is_owner, peer_of
-from wattdock.live.results import ServedResults
-from wattdock.text import COMPACT, from_json, json_text
+from wattdock.text import COMPACT, json_text
 
 if TYPE_CHECKING:
     from asyncio import Transport
@@ -53,10 +47,7 @@ UPDATE_S, PASS_UPDATE_S = 1.0, 5.0
 GRACE_S = 8
 # A viewer that takes nothing for so long is let go; who has connected and asks nothing, too.
 STALLED_S, SILENT_S = 20.0, 10.0
-# Connections in all, of all other users, and of one of them: the serving user always finds room.
-MOST_CONNECTIONS, MOST_OF_OTHERS, MOST_OF_USER = 200, 150, 50
-MOST_BODY_BYTES = 16_000
-TOKEN = "x-wattdock-token"
+MOST_CONNECTIONS = 200
 ASSETS = {
     "/": ("wattdock.live", "assets/live.html", "text/html"),
     "/live.js": ("wattdock.live", "assets/live.js", "text/javascript"),
@@ -83,32 +74,26 @@ class Service:
 
     Attributes:
         names: Hosts that requests may be for.
-        token: What starts and stops runs; None where nothing can be.
         is_ending: Whether the server waits for its viewers to go.
         update: The latest state as a server-sent event, empty before the first look; `news` tells of the next.
         fault: The bug that ended the server.
     """
 
     feed: Feed
-    started: StartedRuns
     names: tuple[str, ...]
-    token: str | None
     is_ending: Callable[[], bool] = lambda: False
     update: bytes = b""
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     fault: BaseException | None = None
 
-    def __post_init__(self) -> None:
-        self.results = ServedResults(self.feed)
-
     async def look(self) -> None:
         """Look at the machine again and again, for as long as the server runs."""
         while True:
             await asyncio.to_thread(self.feed.look)
-            self.update = _event("now", self.feed.now() | {"started": [str(run) for run in self.started.latest]})
+            self.update = _event("now", self.feed.now())
             async with self.news:
                 self.news.notify_all()
-            await asyncio.sleep(PASS_UPDATE_S if self.feed.measuring else UPDATE_S)
+            await asyncio.sleep(PASS_UPDATE_S if self.feed.in_pass else UPDATE_S)
 
     async def _updates(self) -> AsyncIterator[bytes]:
         """Yield the power so far and the latest update, then each next one; a slow viewer misses some."""
@@ -137,69 +122,13 @@ class Service:
         """Answer Prometheus."""
         return Response(exposition(self.feed), media_type=CONTENT_TYPE_LATEST)
 
-    async def choices(self, _: Request) -> Response:
-        """Answer with what can be started, and whether it may be."""
-        service = {"allowed": self.token is not None, "folder": str(self.feed.output_dir.absolute())}
-        return JSONResponse(choices() | service)
-
-    async def rows(self, request: Request) -> Response:
-        """Answer with the stored results."""
-        rows = await self.results.rows(for_owner=_is_for_owner(request))
-        return Response(json_text(rows), media_type="application/json")
-
-    async def report(self, request: Request) -> Response:
-        """Answer with the report of a result or a study."""
-        page = await self.results.report(request.path_params["name"], for_owner=_is_for_owner(request))
-        # The report has a policy of its own.
-        return Response(page, media_type="text/html", headers={"content-security-policy": "frame-ancestors 'none'"})
-
-    async def start(self, request: Request) -> Response:
-        """Start a run."""
-        order = Order.model_validate(await self._trusted(request))
-        self.feed.require_no_pass()
-        await asyncio.to_thread(self.started.start, order)
-        return PlainTextResponse("handed over; what becomes of it stands below\n")
-
-    async def stop(self, request: Request) -> Response:
-        """Stop a run of the serving user, at once or after its pass."""
-        asked = await self._trusted(request)
-        name, at_once = (asked.get("study"), asked.get("now")) if isinstance(asked, dict) else (None, None)
-        run = next((run for run in self.feed.runs if run.path.name == name), None)
-        if run is None or not await asyncio.to_thread(run.stop, at_once=at_once is True):
-            raise HTTPException(403, "no such run of yours is under way")
-        return PlainTextResponse("stops now\n" if at_once is True else "stops after this pass\n")
-
-    async def _trusted(self, request: Request) -> Any:
-        """Return the body of a request that may change something."""
-        if self.token is None:
-            raise HTTPException(403, "nothing can be started here: wattdock serve --allow-run prints a token that can")
-        if not secrets.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
-            raise HTTPException(403, "wrong token; it is the one that wattdock serve printed")
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BODY_BYTES:
-                raise HTTPException(413, f"more than {MOST_BODY_BYTES:,} bytes")
-        try:
-            return from_json(body)
-        except ValueError as error:
-            raise HTTPException(400, f"no JSON: {error}") from error
-
 
 class TimedConnection(H11Protocol):
-    """Serves one request; closed where nothing whole was asked in time, or its user has many others."""
-
-    peer: int | str = ""
+    """Serves one request; closed where nothing whole was asked in time."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, for a while."""
         super().connection_made(transport)
-        if self.client and self.server:
-            self.peer = peer_of(self.client, self.server)
-        if not is_owner(self.peer):
-            peers = [peer for each in self.connections if not is_owner(peer := getattr(each, "peer", ""))]
-            if len(peers) > MOST_OF_OTHERS or peers.count(self.peer) > MOST_OF_USER:
-                transport.abort()
         self.loop.call_later(SILENT_S, lambda: None if self.cycle else transport.close())
 
 
@@ -213,11 +142,9 @@ class SlowTickServer(uvicorn.Server):
 
 
 class Guard:
-    """Answers only requests for this machine's own name, and those that change something only from its own page.
+    """Answers only requests for this machine's own name, and no other page's; ends an answer that nobody takes.
 
-    Ends an answer that nobody takes.
-
-    Source: for names, RFC 9110, section 7.2 (Host) and 15.5.20 (421); for origins, the Fetch standard.
+    Source: for names, RFC 9110, section 7.2 (Host) and 15.5.20 (421); for pages, Fetch Metadata Request Headers.
     """
 
     def __init__(self, app: ASGIApp, names: tuple[str, ...]) -> None:
@@ -230,12 +157,11 @@ class Guard:
             return
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        is_own = headers.get("origin", f"http://{host}") == f"http://{host}"
         is_elsewhere = headers.get("sec-fetch-site") == "cross-site"
         refusal = None
         if PORT.sub("", host).lower() not in self._names:
             refusal = PlainTextResponse(f"this is not {host[:200]!r}; it answers to {', '.join(self._names)}\n", 421)
-        elif not is_own if scope["method"] not in ("GET", "HEAD") else is_elsewhere and scope["path"] != "/":
+        elif is_elsewhere and scope["path"] != "/":
             refusal = PlainTextResponse("from another page\n", 403)
 
         async def guarded(message: Message) -> None:
@@ -266,47 +192,24 @@ def application(service: Service) -> Starlette:
         **dict.fromkeys(ASSETS, service.asset),
         "/events": service.events,
         "/metrics": service.metrics,
-        "/choices": service.choices,
-        "/results": service.rows,
-        "/report/{name}": service.report,
     }
-    changes = {"/start": service.start, "/stop": service.stop}
     return Starlette(
-        routes=[
-            *(Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()),
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in changes.items()),
-        ],
+        routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in reads.items()],
         middleware=[Middleware(Guard, names=service.names)],
-        exception_handlers={WattdockError: _refused, ValidationError: _refused},
         lifespan=lifespan,
     )
-
-
-def _is_for_owner(request: Request) -> bool:
-    return is_owner(peer_of(request.scope["client"], request.scope["server"]))
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        name = (*first["loc"], "order")[0]
-        known = Order.model_fields.get(str(name))
-        said = first["msg"].removeprefix("Value error, ")
-        return PlainTextResponse(f"{(known and known.title) or name}: {said}, not {str(first['input'])[:200]!r}\n", 400)
-    return PlainTextResponse(f"{error}\n", 404)
 
 
 def _event(name: str, value: Any) -> bytes:
     return f"event: {name}\ndata: {json_text(value, separators=COMPACT)}\n\n".encode()
 
 
-def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Callable[[str], None]) -> None:
+def serve(output_dir: Path, *, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C.
 
     Args:
         host: Name or address of this machine to listen on, beside which it answers to localhost.
         port: 0 takes a free one.
-        allow_run: Whether runs can be started and stopped, by who has the token that `say` receives.
 
     Raises:
         PreflightError: The address cannot be had.
@@ -325,11 +228,9 @@ def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Calla
         reason = (error.strerror or str(error)).partition(" (")[0]
         raise PreflightError(f"cannot listen on {host}:{port}: {reason}", "choose another --port or --host") from error
     name = f"[{host}]" if ":" in host else host.lower()
-    token = secrets.token_urlsafe(24) if allow_run else None
-    cpus = os.sched_getaffinity(0)
-    # Before any thread: all of them stay off the others, which runs have.
-    os.sched_setaffinity(0, {max(cpus)})
-    service = Service(Feed(output_dir), StartedRuns(output_dir, cpus), tuple(dict.fromkeys((*LOCAL, name))), token)
+    # Before any thread: all of them stay off the other CPUs, which runs have.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    service = Service(Feed(output_dir), tuple(dict.fromkeys((*LOCAL, name))))
     config = uvicorn.Config(
         application(service),
         http=TimedConnection,
@@ -339,10 +240,7 @@ def serve(output_dir: Path, *, host: str, port: int, allow_run: bool, say: Calla
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=GRACE_S,
     )
-    what = "" if token else "; read-only, since --allow-run was not given"
-    say(f"http://{name}:{listening.getsockname()[1]}/ shows this machine and {output_dir}{what}. Ctrl-C ends it.")
-    if token:
-        say(f"token, with which runs can be started and stopped: {token}")
+    say(f"http://{name}:{listening.getsockname()[1]}/ shows this machine and runs in {output_dir}. Ctrl-C ends it.")
     server = SlowTickServer(config)
     service.is_ending = lambda: server.should_exit
     try:

@@ -25,7 +25,7 @@ from wattdock.reports.chart_data import (
     points_of,
     timelines,
 )
-from wattdock.reports.wording import STATUSES, boundaries, fallback_text, power_profile_text, token_cost_texts
+from wattdock.reports.wording import STATUSES, boundaries, power_profile_text, token_cost_texts
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
@@ -130,7 +130,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         failed_count=sum(point.row.status == "failed" for point in points),
         questions=_questions(points),
         disturbed=disturbed_note(points),
-        fallback_text=fallback_text,
         power_profile_text=power_profile_text,
         missing=_missing(points),
         pools=pools(rows).values(),

@@ -54,7 +54,6 @@ NOTE = (
     "Intervals [low, high] are of 95 %: of J/output token from its uncertainty budget, of others from how restarts "
     "differ; without one there were fewer than three restarts."
 )
-FALLBACK_NOTE = "A fallback was measured because another experiment failed; it does not replace that experiment."
 BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
 # Characters with a meaning in LaTeX.
 ESCAPED = {
@@ -171,17 +170,11 @@ FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".tex"
 
 
 def _cells(point: Point) -> list[str]:
-    printed, fallback = point_cells(point, PRINTED), point.row.fallback
-    printed["publishable"] += f" (fallback: {fallback})" if fallback else ""
-    return list(printed.values())
+    return list(point_cells(point, PRINTED).values())
 
 
 def _note(points: Sequence[Point]) -> str:
-    notes = [
-        NOTE,
-        f"Energy of {' and '.join(boundaries(point.result for point in points))}.",
-        *([FALLBACK_NOTE] if any(point.row.fallback for point in points) else []),
-    ]
+    notes = [NOTE, f"Energy of {' and '.join(boundaries(point.result for point in points))}."]
     if any(point.row.gpu_count for point in points):
         notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
     return " ".join([*notes, disturbed_note(points)]).rstrip()

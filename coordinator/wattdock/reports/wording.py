@@ -11,13 +11,10 @@ from wattdock.text import singular
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wattdock.analysis import Fallback
-
 __all__ = [
     "STATUSES",
     "boards_text",
     "boundaries",
-    "fallback_text",
     "power_profile_text",
     "quantity_text",
     "token_cost_texts",
@@ -36,11 +33,6 @@ TOKEN_COSTS = {
 }
 # From this share of the time with capped clocks on, costs are averages: as long as steps with prompts may take.
 CAPPED_SHARE = 0.1
-
-
-def fallback_text(fallback: Fallback) -> str:
-    """Return what a fallback changed, and that it does not replace the experiment that failed."""
-    return f"{fallback.change}; {fallback.fallback_of[:8]} failed, and this result does not replace it"
 
 
 def quantity_text(quantity: str, unit: str) -> str:

@@ -30,7 +30,7 @@ from wattdock.store.table import Row
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -57,15 +57,6 @@ class StoredResult:
     def row(self) -> Row:
         """The result's row of the table; only `table.in_order` knows whether it is superseded."""
         return Row.of(self.result, self.folder)
-
-    def place_in(self, order: Mapping[str, int]) -> tuple[int, int]:
-        """Return where the result stands in its study: after its experiment, and fallbacks by number.
-
-        Args:
-            order: Position in the study by experiment id.
-        """
-        fallback = self.result.fallback
-        return (order[fallback.fallback_of], fallback.step) if fallback else (order[self.result.experiment_id], 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return what result.json holds."""

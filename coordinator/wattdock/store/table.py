@@ -36,7 +36,6 @@ class Column(NamedTuple):
         form: How people read its values: a format specification, "seconds", or "file name".
         in_list, in_study, on_page, in_paper: The column's position in `results list`, in `show` of several results, in
             a report's summary and in a table for a paper, from 1; 0 where it is left out.
-        live: Whether the page of `serve` receives it.
     """
 
     place: str = ""
@@ -46,7 +45,6 @@ class Column(NamedTuple):
     in_study: int = 0
     on_page: int = 0
     in_paper: int = 0
-    live: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +69,6 @@ class Row:
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
         score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
-        fallback: What this experiment changed of one that failed.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
             nothing did.
@@ -81,27 +78,27 @@ class Row:
 
     folder: Annotated[str, Column(heading="folder", form="file name", in_list=1)]
     started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M", in_list=16)]
-    name: Annotated[str, Column(heading="experiment", in_list=6, in_study=1, in_paper=1, live=True)]
-    status: Annotated[str, Column("status", "status", in_list=2, in_study=4, live=True)]
-    backend: Annotated[str, Column("config.backend", "backend", in_list=17, on_page=18, in_paper=2, live=True)]
-    model: Annotated[str, Column(heading="model", in_list=9, on_page=19, in_paper=3, live=True)]
+    name: Annotated[str, Column(heading="experiment", in_list=6, in_study=1, in_paper=1)]
+    status: Annotated[str, Column("status", "status", in_list=2, in_study=4)]
+    backend: Annotated[str, Column("config.backend", "backend", in_list=17, on_page=18, in_paper=2)]
+    model: Annotated[str, Column(heading="model", in_list=9, on_page=19, in_paper=3)]
     revision: Annotated[str | None, Column("environment.model.revision")]
     weights: Annotated[str | None, Column("environment.model.weights")]
     framework_version: Annotated[str | None, Column("environment.runner.framework_version")]
     launcher: Annotated[str | None, Column("environment.launcher")]
-    gpus: Annotated[str | None, Column(heading="GPU", in_list=10, on_page=17, live=True)]
+    gpus: Annotated[str | None, Column(heading="GPU", in_list=10, on_page=17)]
     gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs", in_study=5, in_paper=4)]
     parallelism: Annotated[str | None, Column(heading="split", in_list=11)]
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[
         int | None,
-        Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5, live=True),
+        Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5),
     ]
     prompts: Annotated[str | None, Column("environment.dataset", "prompts", in_list=12)]
     input_tokens: Annotated[float | None, Column(form=".4g")]
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
-    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts", on_page=16, live=True)]
+    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts", on_page=16)]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
     duration_s: Annotated[float | None, Column("performance.duration_s")]
     requests: Annotated[int | None, Column("performance.requests", "requests", ",")]
@@ -123,7 +120,6 @@ class Row:
             in_study=3,
             on_page=3,
             in_paper=7,
-            live=True,
         ),
     ]
     output_tokens_per_s_low: float | None
@@ -155,35 +151,30 @@ class Row:
             in_study=2,
             on_page=1,
             in_paper=6,
-            live=True,
         ),
     ]
     energy_per_unit_j: Annotated[
-        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6, live=True)
+        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6)
     ] = None
-    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13, live=True)] = (
-        None
-    )
-    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14, live=True)] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13)] = None
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)] = None
     units_per_s: Annotated[
-        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7, live=True)
+        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7)
     ] = None
-    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6, live=True)] = None
+    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6)] = None
     work: Annotated[int | None, Column(heading="units", form=",", in_study=7, on_page=14)] = None
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window", on_page=2)]
     energy_per_output_token_low_j: Annotated[
-        float | None, Column(heading="J/output token from", form=".4g", in_list=13, live=True)
+        float | None, Column(heading="J/output token from", form=".4g", in_list=13)
     ]
-    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14, live=True)]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)]
     energy_per_output_token_u: Annotated[float | None, Column("budget.expanded", "relative half width", ".2%")]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
     energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
     energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
     energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j", on_page=8)]
-    mean_power_w: Annotated[
-        float | None, Column("energy.mean_power_w", "mean W", ",.0f", in_study=8, on_page=4, live=True)
-    ]
+    mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f", in_study=8, on_page=4)]
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f", on_page=5)]
     score: Annotated[float | None, Column("quality.overall.score", "score", ".3f", in_study=9, on_page=21)] = None
     score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f", in_study=10)] = None
@@ -201,12 +192,10 @@ class Row:
     ]
     cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%", in_list=15)]
     disturbed: Annotated[str | None, Column(heading="disturbed by others", in_list=18)]
-    publishable: Annotated[bool | None, Column("audit.publishable", "publishable", in_list=8, in_paper=8, live=True)]
+    publishable: Annotated[bool | None, Column("audit.publishable", "publishable", in_list=8, in_paper=8)]
     reason: Annotated[str | None, Column(heading="reason", in_list=19)]
     error_cause: Annotated[str | None, Column("error.cause")]
-    fallback: Annotated[str | None, Column("fallback.change", "fallback")]
-    fallback_of: Annotated[str | None, Column("fallback.fallback_of")]
-    study_id: Annotated[str | None, Column("study.study_id", "study", in_list=7, live=True)]
+    study_id: Annotated[str | None, Column("study.study_id", "study", in_list=7)]
     node: Annotated[str | None, Column("environment.job.node", "node")]
     job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]
@@ -261,7 +250,7 @@ class Row:
         return {name: next(iter(get_args(hint)), hint) for name, hint in get_type_hints(Row).items()}
 
     @staticmethod
-    def columns(table: Literal["in_list", "in_study", "on_page", "in_paper", "live"]) -> list[str]:
+    def columns(table: Literal["in_list", "in_study", "on_page", "in_paper"]) -> list[str]:
         """Return the names of the columns that a table for people has, in their order."""
         positions: dict[str, int] = {name: getattr(column, table) for name, column in COLUMNS.items()}
         return sorted(filter(positions.__getitem__, positions), key=positions.__getitem__)

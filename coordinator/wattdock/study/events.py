@@ -192,23 +192,6 @@ class ExperimentFailed(Event):
 
 
 @dataclass(frozen=True)
-class FallbacksPlanned(Event):
-    """A failed experiment has `on_failure: fallback`; `changes` are its fallbacks, measured until one works."""
-
-    experiment: str
-    cause: str
-    changes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class FallbackSkipped(Event):
-    """A fallback is not measured."""
-
-    change: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class BackendGivenUp(Event):
     """A backend has failed so often in a row that the rest of its experiments is not tried."""
 

@@ -85,7 +85,7 @@ class Task:
         return self.done(retry_failed=retry_failed) == len(self.study.experiments)
 
     def results(self) -> list[StoredResult]:
-        """Return the last result of each experiment, fallbacks included.
+        """Return the last result of each experiment.
 
         Raises:
             StoreError: One is gone.

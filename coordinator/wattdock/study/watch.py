@@ -6,7 +6,6 @@ A watcher writes nothing, and trusts no file: any user may have written it.
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ class WatchedRun:
     Attributes:
         path: The study's folder.
         pid, user: Of the coordinator that holds the study's lock now.
-        is_ours: Whether folder, lock and coordinator are the caller's, who may stop it.
+        is_ours: Whether folder, lock and coordinator are the caller's.
         state: What its events add up to; times are seconds since the epoch.
     """
 
@@ -51,7 +50,6 @@ class WatchedRun:
     user: str | None = None
     is_ours: bool = False
     state: RunState = field(default_factory=RunState)
-    _asked_pid: int | None = None
     _inode: int = 0
     _offset: int = 0
 
@@ -93,27 +91,6 @@ class WatchedRun:
                     }
                     if event := from_line(values):
                         self.state.on(event, datetime.fromisoformat(values["at_utc"]).timestamp())
-
-    def stop(self, *, at_once: bool) -> bool:
-        """Ask the run to end, after its pass unless `at_once`; return whether it is the caller's and was signalled."""
-        if not self.is_ours:
-            return False
-        # A second Ctrl-C would cut the pass off.
-        if self._asked_pid == self.pid and not at_once:
-            return True
-        with suppress(OSError):
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                with OwnedFolder.open(self.path) as folder:
-                    lock = folder.state(LOCK)
-                # The number may by now be another process's, which holds no such lock.
-                if lock and self.pid in lock_pids().get(file_place(lock), []):
-                    signal.pidfd_send_signal(descriptor, signal.SIGTERM if at_once else signal.SIGINT)
-                    self._asked_pid = self.pid
-                    return True
-            finally:
-                os.close(descriptor)
-        return False
 
 
 def _user_of(pid: int) -> int:

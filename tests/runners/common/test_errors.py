@@ -18,5 +18,5 @@ from wattdock_runner.errors import lacks_memory
     ],
 )
 def test_a_lack_of_memory_is_told_from_other_errors(message: str, is_lack: bool) -> None:
-    """On it depend the row's cause and what a fallback tries."""
+    """On it depend the row's cause and its advice."""
     assert lacks_memory(message) is is_lack

@@ -158,18 +158,6 @@ class BackendSection(BaseModel):
         """Equal engines that serve the workload together."""
         return 1
 
-    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:  # noqa: ARG002
-        """Return the settings of every other way to split the model over `gpus` GPUs."""
-        return ()
-
-    def as_replicas(self, gpus: int) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return the settings of one engine on each of `gpus` GPUs; None where there is no other way."""
-        return None
-
-    def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:  # noqa: ARG002
-        """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
-        return {"dtype": "bfloat16"} if dtype == "float32" else {}
-
     def require_drawable(self) -> None:
         """Accept settings under which the runner can draw a model's weights at random.
 
@@ -232,17 +220,6 @@ class TensorPipelineSection(BackendSection):
         tensor, pipeline = (getattr(self, name) for name in self.size_names)
         return tensor, pipeline
 
-    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
-        """Return every other split into tensor-parallel and pipeline-parallel parts."""
-        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        pairs = [(tensor, gpus // tensor) for tensor in range(gpus, 0, -1) if gpus % tensor == 0]
-        others = [pair for pair in pairs if pair != self._sizes]
-        return tuple(dict(zip(self.size_names, pair, strict=True)) | alone for pair in others)
-
-    def unsplit(self) -> dict[str, Any]:
-        """Return the settings of a model that is not split."""
-        return dict.fromkeys(self.size_names, 1)
-
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return tensor and pipeline parallelism, or replicas."""
         return Split(*self._sizes, self.replicas)
@@ -274,14 +251,6 @@ class ReplicableSection(BackendSection):
                 "model over several; choose one of the two"
             )
         return self
-
-    def unsplit(self) -> dict[str, Any]:
-        """Return the settings of a model that is not split."""
-        return {}
-
-    def as_replicas(self, gpus: int) -> dict[str, Any] | None:
-        """Return the settings of one engine on each of `gpus` GPUs; None where there is no other way."""
-        return {**self.unsplit(), "data_parallel_size": gpus} if gpus > 1 and self.replicas == 1 else None
 
     @property
     def replicas(self) -> int:

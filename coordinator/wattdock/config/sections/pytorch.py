@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -38,19 +38,6 @@ class Section(ReplicableSection):
         if self.tp_plan and self.tp_size == 1:
             raise ValueError("tp_plan: auto splits the model over at least 2 GPUs, not tp_size: 1")
         return self
-
-    def unsplit(self) -> dict[str, Any]:
-        """Return the settings of a model that is not split."""
-        return {"tp_plan": None, "tp_size": None, "device_map": None}
-
-    def other_splits(self, gpus: int) -> tuple[dict[str, Any], ...]:
-        """Return split layers where whole ones were spread over the GPUs, and the other way round."""
-        if gpus < 2:
-            return ()
-        alone = {"data_parallel_size": 1} if self.replicas > 1 else {}
-        split_layers = {**self.unsplit(), "tp_plan": "auto", "tp_size": gpus, **alone}
-        whole_layers = {**self.unsplit(), "device_map": "auto", **alone}
-        return (*(() if self.tp_plan else (split_layers,)), *(() if self.device_map else (whole_layers,)))
 
     def split(self, gpus: int) -> Split:
         """Return split layers, whole replicas, or the layers' spread over all GPUs where accelerate places them."""

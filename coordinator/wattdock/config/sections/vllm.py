@@ -91,14 +91,6 @@ class Section(TensorPipelineSection, ReplicableSection):
     serve: bool = False
     quantization: str | None = None
 
-    def fewer_bits(self, dtype: str, *, random_weights: bool) -> dict[str, Any]:
-        """Return settings that each hold the weights in fewer bits than `dtype`, most bits first."""
-        if self.quantization:
-            return {}
-        if dtype in ("bfloat16", "float16") and not random_weights:
-            return {"quantization": "fp8"}
-        return super().fewer_bits(dtype, random_weights=random_weights)
-
     def require_drawable(self) -> None:
         """Accept weights that are drawn where they lie: those that vLLM quantises while loading have no place yet.
 

@@ -17,7 +17,6 @@ from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import (
     STATUSES,
     boards_text,
-    fallback_text,
     power_profile_text,
     quantity_text,
     token_cost_texts,
@@ -121,8 +120,6 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
 
 def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
     """Yield what ran, how fast and at what cost."""
-    if result.fallback:
-        yield "fallback", fallback_text(result.fallback)
     if result.error:
         if errors:
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"

@@ -1,4 +1,4 @@
-"""Formats of prompt files and traces: what each key of a record means, and what a record says.
+"""Formats of prompt files: what each key of a record means, and what a record says.
 
 Opens no file. Where each format's keys were read stands at `FORMATS`.
 """
@@ -6,12 +6,8 @@ Opens no file. Where each format's keys were read stands at `FORMATS`.
 from __future__ import annotations
 
 import json
-import math
 from array import array
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -29,10 +25,8 @@ Item: TypeAlias = "str | array[int] | Chat"
 # From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
 Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
-# The most tokens that a request can have, and the latest instant: larger ones are numbers in a mistaken unit.
-MOST_TOKENS, MOST_NS = 10**9, 10**12 * NS_PER_S
-NS_PER_MS = 1_000_000
-EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+# The most tokens that a request can have, and the latest instant, s: larger ones are numbers in a mistaken unit.
+MOST_TOKENS, MOST_S = 10**9, 10**12
 # A turn of a conversation as ShareGPT and as OpenAI spell it.
 TURN_KEYS = (("from", "value"), ("role", "content"))
 USERS = ("human", "user")
@@ -49,7 +43,6 @@ class Format:
         limits: Keys of the answer's limit; a record has at most one, and a record of lengths has one.
         marks: Keys that every record has and that tell the format from others.
         instant: Key of the arrival.
-        unit_ns: Unit of arrivals that are numbers; None where they are dates.
         ignored: Keys that cannot change the work.
     """
 
@@ -58,7 +51,6 @@ class Format:
     limits: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     instant: str | None = None
-    unit_ns: int | None = None
     ignored: tuple[str, ...] = ()
 
     @cached_property
@@ -188,37 +180,15 @@ def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> 
     return text(message.get(names[1]), where, names[1])
 
 
-def instant(value: object, where: str, key: str, unit_ns: int | None) -> int:
-    """Return when a request came, in ns since any epoch.
-
-    Args:
-        value: An ISO 8601 date, UTC where it has no zone, or a number in the unit.
+def instant(value: object, where: str, key: str) -> int:
+    """Return when a request came, in ns since any epoch, of a number of seconds.
 
     Raises:
-        ConfigError: It is no instant, or a fraction in milliseconds.
+        ConfigError: It is no such number.
     """
-    # Mooncake's milliseconds are whole; fractions are another tool's seconds under the same key.
-    if unit_ns == NS_PER_MS and isinstance(value, float):
-        raise ConfigError(f"{where}: {key} is {short(value)}, in no known unit", "write whole milliseconds")
-    at_ns = MOST_NS
-    if isinstance(value, str):
-        with suppress(ValueError):
-            date = datetime.fromisoformat(value.strip())
-            at_ns = (date.replace(tzinfo=date.tzinfo or UTC) - EPOCH) // MICROSECOND * 1000
-    elif unit_ns and is_int(value):
-        at_ns = value * unit_ns
-    elif unit_ns and isinstance(value, float) and math.isfinite(value):
-        at_ns = round(Decimal(repr(value)) * unit_ns)
-    if abs(at_ns) >= MOST_NS:
-        raise ConfigError(f"{where}: {key} is {short(value)}, which is no instant")
-    return at_ns
-
-
-def kind_of_instant(value: object) -> str:
-    """Return how an instant is written, which is the same throughout a file."""
-    if not isinstance(value, str):
-        return "a number"
-    return "a date with a zone" if datetime.fromisoformat(value.strip()).tzinfo else "a date without a zone"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST_S:
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a number of seconds")
+    return round(value * NS_PER_S)
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -232,35 +202,14 @@ def short(value: object, *, quoted: bool = False) -> str:
     return plain if len(plain) <= 60 else f"{plain[:57]}..."
 
 
-# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py) and NVIDIA/TensorRT-LLM (benchmarks/cpp/utils);
-# OpenAI's reference of chat completions; the files of Azure/AzurePublicDataset (2023, 2024), HPMLL/BurstGPT (versions 1
-# and 2) and kvcache-ai/Mooncake (FAST25-release); the README of alibaba-edu/qwen-bailian-usagetraces-anon.
+# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py); OpenAI's reference of chat completions.
 FORMATS = (
     Format("wattdock's prompts", {"prompt": text, "token_ids": ids}, ("max_output_tokens",)),
-    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s", unit_ns=NS_PER_S),
+    Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s"),
     Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
-    Format("TensorRT-LLM", {"prompt": text, "input_ids": ids}, ("output_tokens",), marks=("task_id", "output_tokens")),
     Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
     Format(
         *("OpenAI messages", {"messages": messages}, ("max_tokens", "max_completion_tokens")),
         ignored=("model", "user", "metadata", "stream"),
-    ),
-    Format(
-        *("BurstGPT", {"Request tokens": tokens}, ("Response tokens",)),
-        instant="Timestamp",
-        unit_ns=NS_PER_S,
-        ignored=("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type"),
-    ),
-    Format("Azure", {"ContextTokens": tokens}, ("GeneratedTokens",), instant="TIMESTAMP"),
-    Format(
-        *("Mooncake", {"input_length": tokens}, ("output_length",), ("hash_ids",)),
-        instant="timestamp",
-        unit_ns=NS_PER_MS,
-    ),
-    Format(
-        *("Bailian", {"input_length": tokens}, ("output_length",), ("chat_id", "hash_ids")),
-        instant="timestamp",
-        unit_ns=NS_PER_S,
-        ignored=("parent_chat_id", "type", "turn"),
     ),
 )

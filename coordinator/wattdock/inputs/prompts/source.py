@@ -5,12 +5,9 @@ Tokenises nothing and draws no ids.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import re
 from array import array
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -35,7 +32,6 @@ BUNDLED = "bundled"
 # size while it is read. A record is looked for in the fewest first, then in sixteen times as many.
 MOST_CHARACTERS, FEWEST_CHARACTERS = 16_000_000, 16_384
 SPACE = re.compile(r"[ \t\r\n]*+")
-NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 class Reading(NamedTuple):
@@ -97,7 +93,7 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | No
     except OSError as error:
         raise ConfigError(
             f"cannot read prompts from {source!r} ({error.strerror})",
-            "give bundled, synthetic, or a JSONL, JSON or CSV file",
+            "give bundled, synthetic, or a JSONL or JSON file",
         ) from error
     reading = Reading(vocab_size, work.arrival == "trace", work.prompts.chat)
     return _parsed(content, source, path.name, reading)
@@ -112,13 +108,10 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(
-            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save as UTF-8 JSONL, JSON or CSV"
+            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save as UTF-8 JSONL or JSON"
         ) from error
-    # By content: a bundle keeps files under names of its own.
-    begin = _after_space(text, 0)
-    is_json = text[begin : begin + 1] in ("{", "[", "")
     parser = _Parser(reading)
-    for number, record in (_json_records if is_json else _csv_records)(text, source):
+    for number, record in _json_records(text, source):
         parser.take(record, f"{source}:{number}")
     return parser.source(hashlib.sha256(content).hexdigest(), source, name)
 
@@ -131,7 +124,7 @@ class _Parser:
         self.form: Format | None = None
         self.keys = set[str]()
         self.items, self.limits = list["Item | int"](), list[int | None]()
-        self.instants_ns, self.instants_kind = list[int](), ""
+        self.instants_ns = list[int]()
         self.skipped = 0
 
     def take(self, record: Mapping[str, Any], where: str) -> None:
@@ -152,16 +145,11 @@ class _Parser:
                 f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
             )
         self.items.append(item)
-        # A cell of a limit that may be left out may be empty.
+        # A limit that may be left out may be null.
         is_given = limit in form.needed or (limit and record[limit] is not None)
         self.limits.append(formats.tokens(record[limit], where, limit) if limit and is_given else None)
         if form.instant and form.instant in record:
-            at_ns = formats.instant(record[form.instant], where, form.instant, form.unit_ns)
-            kind = formats.kind_of_instant(record[form.instant])
-            self.instants_kind = self.instants_kind or kind
-            if kind != self.instants_kind:
-                what = f"{where}: {form.instant} is {short(record[form.instant])}, {kind}"
-                raise ConfigError(what, f"write each as the first, which is {self.instants_kind}")
+            at_ns = formats.instant(record[form.instant], where, form.instant)
             if self.instants_ns and at_ns < self.instants_ns[-1]:
                 raise ConfigError(f"{where}: comes before the line above", "sort the file by time")
             self.instants_ns.append(at_ns)
@@ -219,37 +207,3 @@ def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]
                 break
     if in_array and (separator != "]" or at < len(text)):
         raise ConfigError(f"{source}:{line}: not JSON (the array does not end where the file does)")
-
-
-def _csv_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each row below the header, by column, with the number of the line that it begins in."""
-    # Of the whole process: a prompt may be longer than csv's own limit, 131,072 characters.
-    csv.field_size_limit(MOST_CHARACTERS)
-    header, rows = list[str](), csv.reader(io.StringIO(text, newline=""), strict=True)
-    texts, number = set[str](), 1
-    try:
-        for row in rows:
-            begin, number = number, rows.line_num + 1
-            if not any(cell.strip() for cell in row):
-                continue
-            if not header:
-                header = [name.strip() for name in row]
-                if twice := sorted(name for name, count in Counter(header).items() if count > 1):
-                    raise ConfigError(f"{source}:{begin}: two columns are called {short(twice[0])!r}")
-                prompts = recognised(header, f"{source}:{begin}").prompts
-                texts = {key for key in prompts if prompts[key] is formats.text}
-                continue
-            if len(row) != len(header):
-                raise ConfigError(f"{source}:{begin}: has {pluralize(len(row), 'cell')}, and the header {len(header)}")
-            cells = zip(header, row, strict=True)
-            yield begin, {name: cell if name in texts else _cell(cell) for name, cell in cells}
-    except csv.Error as error:
-        raise ConfigError(f"{source}:{number}: not CSV ({error})") from error
-
-
-def _cell(cell: str) -> int | float | str | None:
-    """The number in a cell of a CSV file, None for an empty one; anything else as it is."""
-    cell = cell.strip()
-    if not NUMBER.fullmatch(cell):
-        return cell or None
-    return int(cell) if cell.lstrip("-").isdigit() else float(cell)

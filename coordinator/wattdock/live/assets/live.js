@@ -2,7 +2,7 @@
 // Everything that comes from elsewhere becomes text, never markup.
 const at = (id) => document.getElementById(id);
 const COLOURS = 8, DASHES = [[], [7, 3], [2, 2]];
-const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set(), rows: [], allowed: false, defaults: null };
+const state = { now: { gpus: [], runs: [] }, points: [], hidden: new Set() };
 
 function make(tag, text, attributes = {}) {
   const element = document.createElement(tag);
@@ -85,38 +85,19 @@ function showGpus() {
   say(at("leases"), [...others, state.now.leases_unknown || ""].filter(Boolean).join("; "));
   const index = Object.fromEntries(gpus.map((gpu) => [gpu.uuid, gpu.index]));
   say(at("links"), links && links.length ? `Links: ${links.map((link) => `${index[link.a]}–${index[link.b]} ${link.label}`).join(", ")}` : "");
-  fill(at("choose"), (gpu) => gpu.uuid, gpus, (gpu) => {
-    const label = make("label"), box = make("input", undefined, { type: "checkbox", value: gpu.uuid, name: "gpu" });
-    label.append(box, make("span"));
-    return label;
-  }, (label, gpu) => {
-    const [box, text] = label.children;
-    box.disabled = used(gpu);
-    if (box.disabled) box.checked = false;
-    say(text, `${gpu.index} ${gpu.name}${used(gpu) ? `: ${gpu.holder ? `leased by ${gpu.user}` : large(gpu.occupied)}` : ""}`);
-  });
-  at("no-gpu").hidden = gpus.length > 0;
 }
 
 function showRuns() {
   const runs = state.now.runs;
   at("no-run").hidden = runs.length > 0;
-  say(at("no-run"), `No run is under way in ${state.folder || "the folder of results"}.`);
-  if (!runs.length) say(at("stopped"), "");
+  say(at("no-run"), `No run is under way in ${state.now.folder}.`);
   fill(at("runs"), (run) => run.study, runs, (run) => {
     const card = make("article");
     card.append(make("h3"), make("p", "", { class: "doing" }), make("progress", undefined, { max: "1", "aria-label": "share of the pass that is done" }),
       make("p", "", { class: "figures" }), make("p", "", { class: "left quiet" }), make("p", "", { class: "bad" }));
-    const buttons = make("p");
-    for (const [text, now] of [["Stop after this pass", false], ["Stop now", true]]) {
-      const button = make("button", text, { type: "button" });
-      button.addEventListener("click", () => post("/stop", { study: run.study, now }, at("stopped")));
-      buttons.append(button);
-    }
-    card.append(buttons);
     return card;
   }, (card, run) => {
-    const [title, doing, bar, figures, left, failed, buttons] = card.children;
+    const [title, doing, bar, figures, left, failed] = card.children;
     say(title, run.experiment ? `${run.experiment}` : run.study);
     const restart = run.restarts > 1 ? `, restart ${run.restart} of ${run.restarts}` : "";
     const share = run.left_s === 0 ? ", last requests" : typeof run.share === "number" ? `, ${number(run.share * 100)} % done` : "";
@@ -130,8 +111,6 @@ function showRuns() {
     say(left, [run.passes === null ? "" : `${run.passes_left} of ${run.passes} passes left${timeLeft(run) ? `, ${timeLeft(run)}` : ""}`, stored && `results: ${stored}`,
       `study ${run.study}`, run.user && `started by ${run.user}`].filter(Boolean).join("; "));
     say(failed, run.failures.join("; "));
-    buttons.hidden = !(state.allowed && run.ours);
-    buttons.children[0].hidden = run.stopping;
   });
 }
 
@@ -190,7 +169,6 @@ function show(now) {
   say(at("host"), now.host);
   at("trouble").hidden = !now.trouble;
   say(at("trouble"), (now.trouble || "").replaceAll("`", ""));
-  fill(at("started"), (line) => line.split(":")[0], now.started, () => make("li"), (item, line) => say(item, `started ${line}`));
   showAll();
 }
 function showAll() {
@@ -199,74 +177,7 @@ function showAll() {
   showRuns(); showGpus(); draw();
 }
 
-async function post(path, body, answer) {
-  say(answer, "…");
-  try {
-    const reply = await fetch(path, { method: "POST", headers: { "content-type": "application/json", "x-wattdock-token": at("token").value }, body: JSON.stringify(body) });
-    say(answer, await reply.text());
-  } catch { say(answer, "the server does not answer"); }
-}
-function order() {
-  const form = new FormData(at("order")), asked = { gpus: form.getAll("gpu") };
-  for (const [name, value] of form) if (name !== "gpu" && value !== "") asked[name] = typeof state.defaults[name] === "string" ? value : Number(value);
-  return asked;
-}
-
-function showResults() {
-  const wanted = at("filter").value.trim().toLowerCase();
-  const rows = state.rows.filter((row) => (!at("publishable").checked || row.publishable) && Object.values(row).join(" ").toLowerCase().includes(wanted));
-  fill(at("result-rows"), (row) => row.folder, rows, (row) => {
-    const line = make("tr"), title = make("th", undefined, { scope: "row" }), study = make("td");
-    title.append(make("a", row.name, { href: `/report/${encodeURIComponent(row.folder)}` }), row.disturbed ? " †" : "");
-    if (row.study_id) study.append(make("a", row.study_id, { href: `/report/${encodeURIComponent(row.study_id)}` }));
-    const isCommand = row.unit !== null && row.unit !== undefined;
-    const ends = isCommand ? [row.energy_per_unit_low_j, row.energy_per_unit_high_j] : [row.energy_per_output_token_low_j, row.energy_per_output_token_high_j];
-    const cost = isCommand ? row.energy_per_unit_j : row.energy_per_output_token_j, speed = isCommand ? row.units_per_s : row.output_tokens_per_s;
-    const per = isCommand ? ` (${row.unit.replaceAll("_", " ")})` : "";
-    const figure = make("td", precise(cost) + (typeof cost === "number" ? per : ""), { class: "number" });
-    if (ends.every((end) => typeof end === "number")) figure.append(make("span", `[${precise(ends[0])}, ${precise(ends[1])}]`, { class: "interval" }));
-    line.append(title, make("td", row.started_utc), make("td", row.status !== "ok" ? row.status : row.publishable ? "yes" : "no"),
-      figure, make("td", number(speed, 1) + (typeof speed === "number" ? per : ""), { class: "number" }), make("td", number(row.mean_power_w), { class: "number" }), make("td", row.gpus || "–"), study);
-    const names = [...document.querySelectorAll("#results thead th")].map((head) => head.textContent);
-    [...line.children].forEach((cell, column) => { if (column) cell.dataset.label = names[column]; });
-    return line;
-  }, () => {});
-  at("results-table").hidden = !state.rows.length;
-  at("disturbed").hidden = !rows.some((row) => row.disturbed);
-  const counted = state.rows.length ? `${rows.length} of ${state.rows.length} results in ${state.folder || "the folder"}` : `No results yet in ${state.folder || "the folder"}`;
-  say(at("results-note"), [counted, state.note].filter(Boolean).join("; "));
-}
-async function readResults() {
-  try {
-    const reply = await fetch("/results"), answer = await reply.json();
-    [state.rows, state.note] = [answer.rows, answer.note];
-    showResults();
-  } catch {
-    state.note = "these may be old: they cannot be read now";
-    showResults();
-  }
-}
-async function begin() {
-  const offered = await (await fetch("/choices")).json();
-  [state.allowed, state.defaults] = [offered.allowed, offered.defaults];
-  at("start").hidden = !offered.allowed;
-  at("read-only").hidden = offered.allowed;
-  state.folder = offered.folder;
-  showAll();
-  const form = at("order").elements;
-  offered.backends.forEach((name) => form.backend.append(make("option", name)));
-  offered.models.forEach((name) => at("models").append(make("option", undefined, { value: name })));
-  for (const [name, value] of Object.entries(offered.defaults)) if (form[name] && value !== null && name !== "gpus") form[name].value = value;
-}
-
-at("trust").addEventListener("submit", (event) => event.preventDefault());
-at("token").value = sessionStorage.getItem("token") || "";
-at("token").addEventListener("input", () => sessionStorage.setItem("token", at("token").value));
 at("theme").addEventListener("change", () => { document.documentElement.dataset.theme = at("theme").value; draw(); });
-at("order").addEventListener("submit", (event) => { event.preventDefault(); post("/start", order(), at("answer")); });
-at("filter").addEventListener("input", showResults);
-at("publishable").addEventListener("change", showResults);
-at("again").addEventListener("click", readResults);
 document.querySelectorAll("input[name=mode]").forEach((choice) => choice.addEventListener("change", draw));
 document.addEventListener("visibilitychange", showAll);
 window.addEventListener("resize", draw);
@@ -277,7 +188,7 @@ window.addEventListener("beforeprint", () => {
   draw();
 });
 window.addEventListener("afterprint", () => at("theme").dispatchEvent(new Event("change")));
-let stored = "", heard = Date.now(), source = null;
+let heard = Date.now(), source = null;
 // What is shown stays, and says of when it is.
 function lost(text) {
   const since = state.now.at_s ? `; shown is as of ${new Date(state.now.at_s * 1000).toLocaleTimeString([], { hour12: false })}` : "";
@@ -294,9 +205,7 @@ function listen() {
   });
   source.addEventListener("now", (event) => {
     heard = Date.now();
-    const now = JSON.parse(event.data), results = JSON.stringify(now.runs.map((run) => [run.study, run.stored]));
-    show(now);
-    if (results !== stored) { stored = results; readResults(); }
+    show(JSON.parse(event.data));
   });
   source.addEventListener("error", () => lost("not connected; trying again"));
 }
@@ -309,4 +218,3 @@ setInterval(() => {
   listen();
 }, 5000);
 listen();
-begin();
