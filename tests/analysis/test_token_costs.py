@@ -12,7 +12,7 @@ import pytest
 from fake_nvml import VIRTUAL_ORIGIN_NS, FakeGpu, constant
 from make.records import experiment, measured, request, sampled_power, stepped_power, timeline
 from make.traffic import IDLE_W, JOULES, SimulatedMeter, metered, static_batch, traffic
-from seams.analysis import KINDS, Bins, MeteredWork, TokenCosts, Work, costs, ends_text, phases, token_costs
+from seams.analysis import KINDS, Bins, MeteredWork, TokenCosts, Work, costs, phases, token_costs
 from seams.metering import COUNTER_LAG, NvmlSource, Series, Ticks
 from seams.records import NO_STEPS, Steps
 
@@ -263,19 +263,6 @@ def test_a_result_says_in_which_share_of_the_time_clocks_were_capped(
     assert found.joules_per_step.value
     result: Any = SimpleNamespace(energy=SimpleNamespace(token_costs=found))
     assert token_cost_texts(result)["power limit"] == text
-
-
-def test_a_fit_that_misses_the_joules_says_so_once() -> None:
-    """Not a line without a figure for each kind of work (seen on an H200 whose steps overlapped)."""
-    refused = TokenCosts(closure=-0.0932, bins=3232, reason="the fit misses the energy by -9.3% (limit 2%)")
-    result: Any = SimpleNamespace(energy=SimpleNamespace(token_costs=refused))
-    assert token_cost_texts(result) == {"cost of each token": f"cannot be told: {refused.reason}"}
-
-
-def test_work_that_the_fit_gives_nothing_is_not_between_0_and_0() -> None:
-    """A bound of 0 would claim that such work is free."""
-    assert ends_text(0, 0) == "0 in nearly every draw of the fit"
-    assert ends_text(0, 0.25) == "between 0 and 0.25"
 
 
 def test_what_the_engine_does_not_report_has_no_figure_of_its_own() -> None:

@@ -259,8 +259,7 @@ def _share_out(
 ) -> dict[int, str]:
     """Widen the intervals in `figures` by what may be of the kinds that gave way; return why kinds have no figure.
 
-    Args:
-        mean_w: Mean power of all GPUs, which is more than an idle engine draws.
+    `mean_w` is the mean power of all GPUs, which is more than an idle engine draws.
     """
     mixed_with: dict[int, list[int]] = {kind: [] for kind in given_way}
     highest = figures[2].copy()
@@ -285,11 +284,7 @@ def _share_out(
 
 
 def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequence[int]) -> int | None:
-    """Return which kind explains least that the others do not; of those that chance may have put there, by `GIVE_WAY`.
-
-    Args:
-        work: Amounts of the kinds that are kept.
-    """
+    """Return which of the kinds kept explains least that the others do not; where chance may decide, by `GIVE_WAY`."""
     misfits: dict[int, float] = {}
     for kind in mixed:
         others = np.delete(work, kept.index(kind), axis=1)
@@ -307,8 +302,7 @@ def ends_text(low: float, high: float) -> str:
 
 def is_wide(ends: Floats) -> NDArray[np.bool_]:
     """Whether each figure is too uncertain to be one; rows are values and the lower and upper ends of intervals."""
-    wide: NDArray[np.bool_] = ends[2] - ends[1] >= MAX_RELATIVE_WIDTH * ends[0]
-    return wide
+    return np.asarray(ends[2] - ends[1] >= MAX_RELATIVE_WIDTH * ends[0])
 
 
 def _fit(
