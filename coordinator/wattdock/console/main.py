@@ -60,7 +60,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     "Machine": {
         doctor: ("doctor", "doctor --backend vllm"),
         gpus: ("gpus", "gpus --json"),
-        serve: ("serve", "serve --allow-run --port 8000"),
+        serve: ("serve", "serve --port 8000"),
         reap: ("reap", "reap --every 60"),
     },
 }
