@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattdock_vllm_engine import describe, plan_load, refusal, set_limits, stops
+from wattdock_vllm_load import describe, plan_load, refusal, set_limits, stops
 from wattdock_vllm_processes import ChildFaults
 from wattdock_vllm_server import MODEL
 
@@ -18,7 +18,7 @@ from wattdock_runner.served import ServedEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_vllm_engine import LoadPlan
+    from wattdock_vllm_load import LoadPlan
 
     from wattdock_runner.backend import LoadedModel, LoadOrder, Report
     from wattdock_runner.engine_server import Server

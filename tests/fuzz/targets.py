@@ -216,17 +216,16 @@ def run_gguf(folder: Path) -> None:
 
 
 def prompt_seeds(folder: Path) -> list[Files]:
-    """A file of each form: JSON lines, a JSON array and CSV, of texts, ids, messages, lengths and blocks."""
+    """A file of each form: JSON lines and a JSON array, of texts, ids, messages and lengths."""
     messages = [{"role": "user", "content": "a"}]
     records: list[list[dict[str, Any]]] = [
         [{"prompt": "a"}, {"prompt": "b c", "max_output_tokens": 3}],
         [{"token_ids": [3]}, {"token_ids": [1, 2]}],
         [{"messages": messages}],
-        [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}],
-        [{"timestamp": 0, "input_length": 700, "output_length": 2, "hash_ids": [0, 1]}],
+        [{"arrival_s": 0, "input_tokens": 700, "output_tokens": 2}],
     ]
     files = [b"\n".join(map(_json, rows)) for rows in records]
-    files += [_json(records[0]), _json(records[3]), b"Timestamp,Request tokens,Response tokens\n5,3,2\n6.5,4,1\n"]
+    files += [_json(records[0]), _json(records[3])]
     own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
     return [{"study.yaml": _json(own), "prompts.jsonl": content} for content in files]
 

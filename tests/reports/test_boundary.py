@@ -57,7 +57,7 @@ def test_page_terminal_table_and_charts_say_modules_and_nowhere_gpu_boards(gh200
     assert ", module)" in shown["as measured"]
     table = markdown(points_of([gh200]))
     assert "Energy of GPU and CPU modules." in table
-    charts = [str(CHARTS[kind].draw(points_of([gh200])).to_dict(validate=False)) for kind in ("pareto", "phases")]
+    charts = [str(CHARTS[kind].draw(points_of([gh200])).to_dict(validate=False)) for kind in ("pareto", "intervals")]
     assert all("(GPU and CPU modules)" in drawn for drawn in charts)
     assert not re.search("gpu.boards", " ".join([text, str(shown), table, *charts]), re.IGNORECASE)
 

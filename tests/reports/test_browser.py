@@ -144,7 +144,7 @@ def assert_quiet(browser: Chrome, file: Path) -> None:
 
 
 def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(browser: Chrome, gpu_study: Path) -> None:
-    """Intervals, Pareto, phases, both scalings and the timeline, each axis with its unit."""
+    """Intervals, Pareto, both scalings and the timeline, each axis with its unit."""
     file = opened(browser, gpu_study)
     drawn = browser.execute_script(DRAWN)
     # It asked the model nothing.
@@ -152,7 +152,7 @@ def test_every_chart_of_a_gpu_study_is_drawn_without_an_error_or_a_request(brows
     assert all(drawn.values()), drawn
     titles = browser.execute_script(TITLES)
     axes_of = {name: len(axes) for name, axes in titles.items()}
-    known = {"intervals": 1, "pareto": 2, "phases": 1, "scaling": 3, "batch": 3, "timeline-chart": 3}
+    known = {"intervals": 1, "pareto": 2, "scaling": 3, "batch": 3, "timeline-chart": 3}
     assert all(axes_of.values())
     assert axes_of.items() >= known.items()
     assert all(

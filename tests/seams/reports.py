@@ -4,9 +4,10 @@ from wattdock.reports import paper
 from wattdock.reports.boards import Pool, over_boards
 from wattdock.reports.cells import figure_text
 from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
-from wattdock.reports.comparison import PRIMARY, Regression, Test, is_equivalent
 from wattdock.reports.page import page
+from wattdock.reports.pairs import PRIMARY, Test, is_equivalent
 from wattdock.reports.paper import WIDTHS, latex, markdown
+from wattdock.reports.regression import Regression
 from wattdock.reports.scaling import Setting, SplitPoint, optimum
 from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, sessions_among
 

@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-# Energy of measured passes whose prefill and decode cannot be told apart.
-NOT_SPLIT = "passes, not split"
-# The phases of a restart in their order.
-PHASES = ("launch", "load", "idle", "warm-up", "prefill", "decode", "between rounds", NOT_SPLIT, "run")
 # Kinds of spans over time; all others are "other".
 KINDS = ("launch", "load", "idle", "warm-up", "pass", "window")
 # Series of a GPU's power, the best first; drawn where its energy counter is absent or was not read.
@@ -55,7 +51,6 @@ class Point:
         label: A name that no other result of the same report has, marked where others disturbed it.
         j_per_token: None where energy was not measured, and `row.reason` says why.
         tokens_per_s: Output tokens per second; None where nothing was measured.
-        phases: Joules of the GPUs used and seconds, by phase (`PHASES`).
     """
 
     stored: StoredResult
@@ -63,7 +58,6 @@ class Point:
     label: str
     j_per_token: statistics.Figure | None
     tokens_per_s: statistics.Figure | None
-    phases: dict[str, tuple[float, float]]
 
     @property
     def result(self) -> ExperimentResult:
@@ -105,7 +99,7 @@ def points_of(results: Sequence[StoredResult]) -> list[Point]:
     for stored, label in zip(results, labels, strict=True):
         result, row = stored.result, stored.row
         figures = result.energy_figure, result.speed_figure
-        points.append(Point(stored, row, marked(label, row.disturbed), *figures, _phases(result)))
+        points.append(Point(stored, row, marked(label, row.disturbed), *figures))
 
     def order(point: Point) -> tuple[str, str, int, int, datetime]:
         row = point.row
@@ -183,27 +177,6 @@ def why_no_joules(points: Sequence[Point]) -> str:
     """Return the commonest reason why results have no joules."""
     reasons = Counter(point.row.reason for point in points if point.row.reason).most_common(1)
     return reasons[0][0] if reasons else "nothing was measured"
-
-
-def _phases(result: ExperimentResult) -> dict[str, tuple[float, float]]:
-    """Return joules and seconds of every phase; passes are split into prefill and decode where that was measured."""
-    joules: defaultdict[str, float] = defaultdict(float)
-    seconds: defaultdict[str, float] = defaultdict(float)
-    whole = "run" if result.config.command else NOT_SPLIT
-    for span in result.spans:
-        name = whole if span.pass_index is not None else "idle" if span.name.startswith("idle") else span.name
-        if span.energy_j is not None:
-            joules[name] += span.energy_j
-            seconds[name] += (span.end_ns - span.start_ns) / NS_PER_S
-    split = result.energy.phases if result.energy else None
-    if split and split.prefill_j is not None and split.decode_j is not None and joules[NOT_SPLIT]:
-        prefill_s, decode_s = split.prefill_s or 0.0, split.decode_s or 0.0
-        between_j = max(joules.pop(NOT_SPLIT) - split.prefill_j - split.decode_j, 0.0)
-        joules.update({"prefill": split.prefill_j, "decode": split.decode_j, "between rounds": between_j})
-        between_s = seconds.pop(NOT_SPLIT) - prefill_s - decode_s
-        seconds.update({"prefill": prefill_s, "decode": decode_s, "between rounds": between_s})
-    names = [*(name for name in PHASES if name in joules), *sorted(joules.keys() - set(PHASES))]
-    return {name: (joules[name], seconds[name]) for name in names if joules[name]}
 
 
 @dataclass(frozen=True)

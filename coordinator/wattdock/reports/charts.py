@@ -13,10 +13,9 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
-from wattdock.reports.chart_data import PHASES, efficient, pareto_front, points_of, timelines, why_no_joules
+from wattdock.reports.chart_data import efficient, pareto_front, points_of, timelines, why_no_joules
 from wattdock.reports.encodings import (
     DASHES,
-    HOST,
     NOT_USED,
     Chart,
     chart_of,
@@ -24,7 +23,6 @@ from wattdock.reports.encodings import (
     interval_bars,
     line_pattern,
     quantity,
-    scaled,
     series_channels,
     series_name,
     shared_axis,
@@ -50,13 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CHARTS", "Chart", "chart"]
 
-PHASE_COLOURS = dict(
-    zip(
-        PHASES,
-        ("#777777", "#009E73", "#BBBBBB", "#E69F00", "#CC79A7", "#0072B2", "#999999", "#D55E00", "#D55E00"),
-        strict=True,
-    )
-)
 SCORE = COLUMNS["score"].heading
 # Column that says whether no other result of the same model is better in both speed and cost.
 UNBEATEN = "unbeaten"
@@ -187,34 +178,6 @@ def _against(
     return alt.layer(*layers, data=alt.InlineData(values=tuple(rows)))
 
 
-def phases(points: Sequence[Point]) -> Chart:
-    """Return where each result's joules went, from launch to its last pass."""
-    drawn_points = _few_enough(
-        [point for point in points if point.phases], f"no result has joules ({why_no_joules(points)})"
-    )
-    rows: Rows = [
-        {"experiment": point.label, "phase": name, "J": joules, "s": seconds, "mean W": seconds and joules / seconds}
-        for point in drawn_points
-        for name, (joules, seconds) in point.phases.items()
-    ]
-    names = {row["phase"] for row in rows}
-    phase_names = [*(name for name in PHASES if name in names), *sorted(names - set(PHASES))]
-    y, height = _names(drawn_points)
-    bars = chart_of([row | {"order": phase_names.index(row["phase"])} for row in rows]).mark_bar()
-    return bars.encode(
-        x=alt.X("J", type="quantitative", title=f"J ({_covered(points)})"),
-        y=y,
-        color=scaled(alt.Color, "phase", {name: PHASE_COLOURS.get(name, HOST) for name in phase_names}),
-        order=alt.Order("order", type="quantitative"),
-        tooltip=tooltip(rows),
-    ).properties(
-        height=height,
-        description="Joules of the GPUs used, over all restarts. A figure per token holds the measured passes only: "
-        "prefill and decode where requests ran in rounds, else one part. Waits between spans are left out. Results "
-        "measured on one loaded model each show its load whole.",
-    )
-
-
 def scaling(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of GPUs."""
     return _over(
@@ -265,7 +228,6 @@ CHARTS: Mapping[str, Kind] = {
     "intervals": Kind("Figures with intervals", intervals),
     "pareto": Kind("Energy against throughput", pareto),
     "frontier": Kind("Energy against quality", frontier),
-    "phases": Kind("Energy by phase", phases),
     "scaling": Kind("Scaling over GPUs", scaling),
     "batch": Kind("Scaling over the batch size", batch),
     "timeline": Kind("Power and tokens over time", timeline, on_page=False),

@@ -36,7 +36,7 @@ def types_in(version: str) -> dict[str, str]:
 def written_by_the_runner() -> set[str]:
     """Return every name that the runner gives EngineArgs itself, and those that it reads from what was given."""
     names = set()
-    for file in ("wattdock_vllm_engine.py", "wattdock_vllm.py"):
+    for file in ("wattdock_vllm_load.py", "wattdock_vllm.py"):
         tree = ast.parse((VLLM_FOLDER / file).read_text(encoding="utf-8"))
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         for name in {"engine_settings", "defaults_for"} & functions.keys():

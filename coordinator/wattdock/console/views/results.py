@@ -236,6 +236,12 @@ def _token_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "all joules", f"{', '.join(per)} (whole passes)"
     values = energy.windows.energy_per_output_token_j.items() if energy.windows else ()
     yield "by window", ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
+    if (rounds := energy.phases) and rounds.prefill_ci95_j and rounds.decode_ci95_j:
+        parts = {
+            "prefill": (rounds.prefill_j, rounds.prefill_ci95_j),
+            "decode": (rounds.decode_j, rounds.decode_ci95_j),
+        }
+        yield from ((name, f"{_joules(joules)} {interval:,.1f}") for name, (joules, interval) in parts.items())
     yield from token_cost_texts(result).items()
 
 
