@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from make.prompt_files import (
     LENGTHS,
     MESSAGES,
+    SHAREGPT,
+    SHAREGPT_ROLES,
+    VLLM,
     Records,
     experiment,
     jsonl,
@@ -22,7 +25,7 @@ from seams.inputs import FORMATS, read_source
 from seams.runner import wire
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs import PromptSet, check_prompts, load_prompts
 from wattdock.runner import PassRequest
 from wattdock_runner.backend import Chat
@@ -35,8 +38,14 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("name", "text", "form", "items", "limits", "ignored"),
     [
+        (
+            *("sharegpt.json", json.dumps(SHAREGPT, indent=2), "ShareGPT", ("Why?", "Why?"), (None, None)),
+            {"id", "all turns but the first", "2 conversations without a user's turn first"},
+        ),
+        ("p.jsonl", jsonl(SHAREGPT_ROLES), "ShareGPT", ("Why?",), (None,), {"all turns but the first"}),
         ("l.jsonl", jsonl(LENGTHS), "wattdock's lengths", (655, 672, 520), (52, 26, 52), {"arrival_s"}),
         ("m.jsonl", jsonl(MESSAGES), "OpenAI messages", ("Hi", "Hello"), (7, None), {"model"}),
+        ("v.jsonl", jsonl(VLLM), "vLLM's custom data set", (VLLM[0]["prompt"], "And?"), (10, 152), set()),
     ],
 )
 def test_each_format_is_told_by_its_keys_and_says_what_is_not_used(
@@ -71,13 +80,24 @@ def test_several_messages_are_a_chat_that_is_sent_as_it_is(tmp_path: Path) -> No
     assert [prompt.content for prompt in received] == [item if item == "Hi" else Chat(CHAT) for item in sent.items]
 
 
-def test_messages_need_the_chat_template(tmp_path: Path) -> None:
-    """With `chat: false` a message is more than its text."""
+def test_a_conversation_that_a_system_s_turn_begins_is_left_out_and_counted(tmp_path: Path) -> None:
+    """As one that begins in the middle; where all of them do, there is nothing to send."""
+    spoken = [{"from": "system", "value": "s"}, {"from": "human", "value": "u"}]
+    left_out: Records = [{"conversations": spoken[:count]} for count in (0, 1, 2)]
+    source = read(tmp_path, jsonl([*left_out, {"conversations": spoken[1:]}]))
+    assert (source.items, source.ignored[-1]) == (("u",), "3 conversations without a user's turn first")
+    with raises(ConfigError, "p.jsonl", cause=Cause.EMPTY):
+        read(tmp_path, jsonl(left_out))
+
+
+def test_messages_need_the_chat_template_and_a_conversation_s_first_turn_does_not(tmp_path: Path) -> None:
+    """With `chat: false` text is sent as it is, and a message is more than its text."""
     with raises(ConfigError, "prompts.chat"):
         read(tmp_path, jsonl(MESSAGES), prompts={"chat": False})
+    assert read(tmp_path, jsonl(SHAREGPT), prompts={"chat": False}).items == ("Why?", "Why?")
 
 
-KINDS: tuple[Records, ...] = (LENGTHS, MESSAGES[:1], [{"prompt": "a", "max_output_tokens": 2}])
+KINDS: tuple[Records, ...] = (LENGTHS, SHAREGPT, MESSAGES[:1], VLLM)
 
 
 @given(data=st.data())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from make.prompt_files import MESSAGES, jsonl, read
+from make.prompt_files import MESSAGES, VLLM, jsonl, read
 from refused import raises
 
 from wattdock.errors import ConfigError
@@ -55,6 +55,7 @@ def turns(*said: tuple[str | None, Any], **more: Any) -> str:
         ('{"input_tokens": true, "output_tokens": 1}', "1: input_tokens true"),
         ('{"input_tokens": "4", "output_tokens": 5}', "1: input_tokens 4"),
         (jsonl([{"input_tokens": "4\n5", "output_tokens": 5}]), "1: input_tokens"),
+        (jsonl([VLLM[0], {**VLLM[0], "prompt_len": 3}]), "2: 'prompt_len'"),
         (jsonl([{**MESSAGES[0], "temperature": 1}]), "1: 'temperature'"),
         (jsonl([{**MESSAGES[0], "max_completion_tokens": 8}]), "1: max_completion_tokens max_tokens"),
         ('{"prompt": "a"}\n{"prompt": "a", "prompt": "b"}\n', "2: 'prompt'"),
@@ -64,7 +65,7 @@ def turns(*said: tuple[str | None, Any], **more: Any) -> str:
         ("prompt,output_tokens\nx,2\n", "1: JSON"),
         # Keys that another format has, or none: which of two is the work?
         (jsonl([{**LENGTHS, "prompt": "x"}]), "1: 'prompt'"),
-        (jsonl([LENGTHS, {"prompt": "x", "output_tokens": 2}]), "2: 'prompt'"),
+        (jsonl([LENGTHS, VLLM[0]]), "2: 'prompt'"),
         # Instants that are none, or run backwards.
         (jsonl([LENGTHS | {"arrival_s": "2024-05-10"}]), "1: arrival_s 2024-05-10 seconds"),
         (jsonl([LENGTHS | {"arrival_s": True}]), "1: arrival_s true seconds"),
@@ -82,6 +83,10 @@ def turns(*said: tuple[str | None, Any], **more: Any) -> str:
         (turns(("user", [{"type": "text", "text": "a"}])), "1: content text"),
         ('{"messages": []}', "1: messages [] list"),
         ('{"messages": "Hi"}', "1: messages Hi list"),
+        ('{"conversations": [{"from": "human", "value": "u", "image": "x"}]}', "1: 'image'"),
+        ('{"conversations": [{"from": "human", "value": 5}]}', "1: value 5 text"),
+        (jsonl([{"conversations": [{"from": "human", "value": "cut \ud83d"}]}]), "1: value surrogate"),
+        ('{"conversations": ["u"]}', '1: conversations ["u"] list'),
     ],
 )
 def test_a_record_that_cannot_be_sent_as_it_stands_is_refused_with_its_line(

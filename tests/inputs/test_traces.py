@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from make.prompt_files import AZURE_2023, AZURE_2024, BAILIAN, BURSTGPT, MOONCAKE, SHAREGPT, VLLM, jsonl
+from make.prompt_files import AZURE_2023, AZURE_2024, BAILIAN, BURSTGPT, MOONCAKE, jsonl
 from refused import raises
-from seams.inputs import read_source
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError
@@ -92,7 +90,7 @@ def test_the_documented_sql_makes_lengths_of_each_public_trace(
     page = DOCS.read_text(encoding="utf-8")
     rows = {
         cells[0].strip(): [cell.strip(" `") for cell in cells[1:]]
-        for line in page.split("### Public traces and data sets")[1].splitlines()
+        for line in page.split("### Public traces")[1].splitlines()
         if len(cells := line.strip("|").split("|")) == 4
     }
     columns, azure = rows[trace], rows["Azure 2023, 2024"]
@@ -107,22 +105,3 @@ def test_the_documented_sql_makes_lengths_of_each_public_trace(
     sent = load_prompts(config, pass_index=0, vocab_size=1000, min_requests=count)
     assert list(zip(map(len, sent.items), sent.max_output_tokens, strict=True)) == lengths
     assert [at_ns / 1e9 for at_ns in sent.arrivals_ns] == pytest.approx(arrivals_s, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "prompts", "limits"),
-    [
-        ("sharegpt.json", json.dumps(SHAREGPT, indent=2), ("Why?", "Why?"), (None, None)),
-        ("vllm.jsonl", jsonl(VLLM), (VLLM[0]["prompt"], "And?"), (10, 152)),
-    ],
-)
-def test_the_documented_sql_makes_prompts_of_each_data_set(
-    tmp_path: Path, name: str, text: str, prompts: tuple[str, ...], limits: tuple[int | None, ...]
-) -> None:
-    """Of conversations, the first turns that are a user's."""
-    [sql] = re.findall(rf"`(SELECT [^`]*'{name}'[^`]*)`", DOCS.read_text(encoding="utf-8"))
-    source, target = written(tmp_path, text, name), tmp_path / "prompts.jsonl"
-    duckdb.sql(f"COPY ({sql.replace(name, str(source))}) TO '{target}' (FORMAT json)")
-    sent = read_source(experiment(target), 1000)
-    assert sent
-    assert (sent.items, sent.max_output_tokens) == (prompts, limits)

@@ -49,6 +49,7 @@ SHAREGPT: Records = [
     {"id": "c_0", "conversations": [{"from": "human", "value": "Why?"}]},
     {"id": "d_0", "conversations": []},
 ]
+SHAREGPT_ROLES = [{"conversation": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "No."}]}]
 MESSAGES: Records = [
     {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 7, "model": "gpt-4o"},
     {"messages": [{"role": "user", "content": "Hello"}]},

@@ -23,12 +23,13 @@ Ids: TypeAlias = "array[int]"  # of uint32: a pass has many millions
 Chat: TypeAlias = "tuple[tuple[str, str], ...]"
 Item: TypeAlias = "str | array[int] | Chat"
 # From a value, the file and line where it stands and its key to the prompt, or its length in tokens.
-Reader: TypeAlias = "Callable[[object, str, str], Item | int]"
+Reader: TypeAlias = "Callable[[object, str, str], Item | int | None]"
 
 # The most tokens that a request can have, and the latest instant, s: larger ones are numbers in a mistaken unit.
 MOST_TOKENS, MOST_S = 10**9, 10**12
-# Keys of a message.
-MESSAGE_KEYS = ("role", "content")
+# A turn of a conversation as ShareGPT and as OpenAI spell it.
+TURN_KEYS = (("from", "value"), ("role", "content"))
+USERS = ("human", "user")
 # Roles of messages that hold text alone.
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -40,6 +41,7 @@ class Format:
     Attributes:
         prompts: Reader of the prompt by its key; a record has exactly one of these keys.
         limits: Keys of the answer's limit; a record has at most one, and a record of lengths has one.
+        marks: Keys that every record has and that tell the format from others.
         instant: Key of the arrival.
         ignored: Keys that cannot change the work.
     """
@@ -47,6 +49,7 @@ class Format:
     name: str
     prompts: Mapping[str, Reader]
     limits: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
     instant: str | None = None
     ignored: tuple[str, ...] = ()
 
@@ -54,13 +57,13 @@ class Format:
     def needed(self) -> frozenset[str]:
         """Keys that every record has."""
         alone = self.prompts if len(self.prompts) == 1 else ()
-        return frozenset((*alone, *(self.limits if tokens in self.prompts.values() else ())))
+        return frozenset((*alone, *self.marks, *(self.limits if tokens in self.prompts.values() else ())))
 
     @cached_property
     def keys(self) -> frozenset[str]:
         """Every key that a record may have."""
         instant = (self.instant,) if self.instant else ()
-        return frozenset({*self.prompts, *self.limits, *self.ignored, *instant})
+        return frozenset({*self.prompts, *self.limits, *self.marks, *self.ignored, *instant})
 
     def prompt_and_limit(self, present: Collection[str], where: str) -> tuple[str, str | None]:
         """Return which of a record's keys holds the prompt, and which the answer's limit.
@@ -147,18 +150,34 @@ def messages(value: object, where: str, key: str) -> str | Chat:
         raise ConfigError(f"{where}: {key} have the role {short(unknown[0])}", f"known are {', '.join(ROLES)}")
     if roles[-1] != "user":
         raise ConfigError(f"{where}: the last of {key} is of {roles[-1]}", "it must be a user's (leave out the answer)")
-    chat = tuple((role, _content(message, where)) for role, message in zip(roles, value, strict=True))
+    chat = tuple((role, _content(message, TURN_KEYS[1], where)) for role, message in zip(roles, value, strict=True))
     return chat if len(chat) > 1 else chat[0][1]
 
 
-def _content(message: Mapping[str, Any], where: str) -> str:
-    if unknown := sorted(message.keys() - {*MESSAGE_KEYS}):
+def first_turn(value: object, where: str, key: str) -> str | None:
+    """Return what a user says at the start of a conversation; None where no text of a user stands there.
+
+    Raises:
+        ConfigError: It is no conversation.
+    """
+    if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
+        raise ConfigError(f"{where}: {key} is {short(value)}", "it must be a list of turns")
+    turn = value[0] if value else {}
+    speaker, said = TURN_KEYS[1] if "role" in turn else TURN_KEYS[0]
+    # Files of ShareGPT begin in the middle of a conversation, with a system's turn or with nothing.
+    if turn.get(speaker) not in USERS or not str(turn.get(said)).strip():
+        return None
+    return _content(turn, (speaker, said), where)
+
+
+def _content(message: Mapping[str, Any], names: tuple[str, str], where: str) -> str:
+    if unknown := sorted(message.keys() - {*names}):
         raise ConfigError(
             f"{where}: unknown key {short(unknown[0])!r} in a message",
-            f"known are {', '.join(MESSAGE_KEYS)}",
+            f"known are {', '.join(names)}",
             cause=Cause.UNKNOWN_SETTING,
         )
-    return text(message.get("content"), where, "content")
+    return text(message.get(names[1]), where, names[1])
 
 
 def instant(value: object, where: str, key: str) -> int:
@@ -183,10 +202,12 @@ def short(value: object, *, quoted: bool = False) -> str:
     return plain if len(plain) <= 60 else f"{plain[:57]}..."
 
 
-# Source of the last: OpenAI's reference of chat completions.
+# Sources: datasets of vllm-project/vllm (benchmarks/datasets.py); OpenAI's reference of chat completions.
 FORMATS = (
     Format("wattdock's prompts", {"prompt": text, "token_ids": ids}, ("max_output_tokens",)),
     Format("wattdock's lengths", {"input_tokens": tokens}, ("output_tokens",), instant="arrival_s"),
+    Format("vLLM's custom data set", {"prompt": text}, ("output_tokens",), marks=("output_tokens",)),
+    Format("ShareGPT", {"conversations": first_turn, "conversation": first_turn}, ignored=("id",)),
     Format(
         *("OpenAI messages", {"messages": messages}, ("max_tokens", "max_completion_tokens")),
         ignored=("model", "user", "metadata", "stream"),

@@ -18,7 +18,7 @@ from wattdock.errors import Cause, ConfigError
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import recognised, short
 from wattdock.opening import read_regular
-from wattdock.text import strict_json
+from wattdock.text import pluralize, strict_json
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Source:
         name: "bundled", "synthetic-<length>", or the file's name.
         arrivals_s: When each came, since the first; empty where some record has no instant.
         format: Name of the file's format; None for a source that is no file.
-        ignored: Keys of the file that do not change the work.
+        ignored: Of the file: keys, and records, that do not change the work.
     """
 
     items: tuple[Item | int, ...]
@@ -125,6 +125,7 @@ class _Parser:
         self.keys = set[str]()
         self.items, self.limits = list["Item | int"](), list[int | None]()
         self.instants_ns = list[int]()
+        self.skipped = 0
 
     def take(self, record: Mapping[str, Any], where: str) -> None:
         """Add one record."""
@@ -136,6 +137,9 @@ class _Parser:
         if reader is formats.messages and not reading.chat:
             raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
         item = reader(record[prompt], where, prompt)
+        if item is None:
+            self.skipped += 1
+            return
         if isinstance(item, array) and reading.vocab_size is not None and max(item) >= reading.vocab_size:
             raise ConfigError(
                 f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
@@ -153,15 +157,21 @@ class _Parser:
     def source(self, sha256: str, source: str, name: str) -> Source:
         """Return what was taken."""
         form, reading, instants_ns = self.form, self.reading, self.instants_ns
+        if self.skipped and not self.items:
+            what = f"{source}: no conversation begins with a user's turn, and no other can be sent"
+            raise ConfigError(what, cause=Cause.EMPTY)
         if not self.items or not form:
             raise ConfigError(f"{source} holds no prompts", 'write one {"prompt": "..."} per line', cause=Cause.EMPTY)
         used = {*form.prompts, *form.limits, form.instant if reading.replays else ""}
+        notes = ["all turns but the first"] if form.name == "ShareGPT" else []
+        if self.skipped:
+            notes.append(f"{pluralize(self.skipped, 'conversation')} without a user's turn first")
         is_dated = len(instants_ns) == len(self.items)
         return Source(
             *(tuple(self.items), tuple(self.limits), sha256, name),
             arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if is_dated else (),
             format=form.name,
-            ignored=tuple(sorted(self.keys - used)),
+            ignored=(*sorted(self.keys - used), *notes),
         )
 
 
