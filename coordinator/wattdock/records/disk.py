@@ -40,7 +40,7 @@ ROWS_PER_BYTE = 8
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts.
+# Keys that published records lack, which were written before runners counted drafts or restarts kept `started_ns`.
 LATER_KEYS = {
     *(
         "drafted_tokens",
@@ -51,6 +51,7 @@ LATER_KEYS = {
         "counting_processes",
         "repeated_ranks",
         "evaluations",
+        "started_ns",
     ),
 }
 # The parts of a record that are tables only.
