@@ -7,6 +7,7 @@ that follow the boards slowly, and a remainder that wanders. A meter sees that l
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,7 +104,7 @@ def draw(random: np.random.Generator, load: str, meter: Meter) -> Drawn:
     constant_w, slope = random.uniform(120, 250) + boards * random.uniform(20, 90), random.uniform(1.02, 1.15)
     fans, fan_s, window_s = random.uniform(0, 0.06), random.uniform(10, 60), random.uniform(20, 120)
     wander_w = (constant_w + full_w) * (random.uniform(0, 0.0003) if load == "still" else random.uniform(0.001, 0.01))
-    seen = Meter(*(each(random) for each in meter))
+    seen = SimpleNamespace(**{name: each(random) for name, each in meter._asdict().items()})
     noise_w = 0.0 if load == "still" else (constant_w + full_w) * seen.noise
     begin_s, lines, restarts, windows, joules = 0.0, ["time,watts"], [], [], np.zeros(2)
     for restart in range(RESTARTS):
@@ -131,7 +132,7 @@ def draw(random: np.random.Generator, load: str, meter: Meter) -> Drawn:
         ns = np.round((begin_s + at_s) * NS_PER_S).astype(np.int64) + STARTED_NS
         power = Series(ns[1:][kept], boards_w[kept])
         gpu = GpuTimeline("GPU-a", "counter", Ticks.from_rows(), {SAMPLES: power})
-        done = measured(0, *((ns[edges[[2, 5]]]) / NS_PER_S), ())
+        done = measured(0, ns[edges[2]] / NS_PER_S, ns[edges[5]] / NS_PER_S, ())
         utc = datetime.fromtimestamp(UNIX_S + begin_s, UTC).isoformat(timespec="milliseconds")
         started_ns = STARTED_NS + round(begin_s * NS_PER_S)
         restarts.append(RestartRecord(restart, utc, started_ns, passes=(done,), timeline=timeline(gpu)))
@@ -167,7 +168,7 @@ class _Result(NamedTuple):
 
 def _read(
     random: np.random.Generator,
-    meter: Any,
+    meter: SimpleNamespace,
     at_s: Floats,
     host_w: Floats,
     window_s: Floats,
@@ -215,8 +216,8 @@ def _load(kind: str, random: np.random.Generator, count: int, full_w: float) -> 
     if kind == "wander":
         return np.asarray(full_w * np.clip(0.75 + _wandering(random, count, 0.1, random.uniform(5, 60)), 0.3, 1))
     if kind == "ramp":
-        return full_w * (0.6 + 0.4 * np.minimum(1, at_s / random.uniform(30, 100)))
-    return full_w * np.where(_wandering(random, count, 1, random.uniform(0.3, 2)) > 0.6, 1, 0.45)
+        return np.asarray(full_w * (0.6 + 0.4 * np.minimum(1, at_s / random.uniform(30, 100))))
+    return np.asarray(full_w * np.where(_wandering(random, count, 1, random.uniform(0.3, 2)) > 0.6, 1, 0.45))
 
 
 def _wandering(random: np.random.Generator, count: int, std: float, constant_s: float) -> Floats:

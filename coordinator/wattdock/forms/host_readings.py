@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     # Of a window: instants and watts of the readings around it, since its begin, shape (n,); what the boards drew in
-    # each part of the lag before them, shape (n, parts); and its length, s, the boards' joules in it, and how many more
-    # they would be a second later.
+    # each part of the lag before them, shape (n, parts); and its length, s, the boards' joules in it, and for each part
+    # how many more they were if the window lay earlier by the part's begin than if it lay earlier by its end.
     Around = tuple[Floats, Floats, Floats, Floats]
 
 FORM = "give a CSV file of watts and times, in Unix seconds or with their zone, as in 2026-11-29T17:00:00Z"
@@ -47,7 +47,7 @@ SHORT_RUNS = 0.1
 # without a reading, as a share of a window.
 MARGIN_S, MAX_GAP_S, MOST_MISSING = 15.0, 1.0, 0.5
 # Most readings of a result that are used: time grows with the cube of their number.
-MOST_READINGS = 200
+MOST_READINGS = 150
 # Ends of the parts of a reading's lag, s: it shows what was drawn from 20 s before to 1 s after its time.
 LAGS_S = np.array([-1, 0, 1, 2, 3, 4, 6, 8, 11, 15, 20], dtype=np.float64)
 # The host's watts for each of the boards' watts, and the standard uncertainty of their sum and of each part of the lag:
@@ -127,7 +127,7 @@ class HostReadings(NamedTuple):
         if restart.started_ns is None or not all(sampled):
             return "its record tells no time of day, or no course of the boards' power"
         begin_s = datetime.fromisoformat(restart.started_utc).timestamp() + (start_ns - restart.started_ns) / NS_PER_S
-        at_s, ends_s = self.at_s - begin_s, np.add.outer([0.0, length_s], [0.0, -0.5, 0.5])
+        at_s, ends_s = self.at_s - begin_s, np.subtract.outer([0.0, length_s], [0.0, *LAGS_S])
         lags_s, near = at_s[:, None] - LAGS_S, (at_s > -MARGIN_S) & (at_s < length_s + MARGIN_S)
         before_j, ends_j = np.zeros(lags_s.shape), np.zeros(ends_s.shape)
         for series in filter(None, sampled):
@@ -141,9 +141,9 @@ class HostReadings(NamedTuple):
             begin, *file = (f"{datetime.fromtimestamp(at, UTC):%F %T}" for at in (begin_s, *self.at_s[[0, -1]]))
             why = f"no readings for {missing_s:.0f} of {length_s:.0f} s from {begin} UTC on"
             return f"{why}; the file has them from {' to '.join(file)}"
-        boards_j, sooner_j, later_j = np.diff(ends_j, axis=0)[0]
+        boards_j, *late_j = np.diff(ends_j, axis=0)[0]
         boards_w = -np.diff(before_j[near]) / np.diff(LAGS_S)
-        return at_s[near], self.watts[near], boards_w, np.array([length_s, boards_j, later_j - sooner_j])
+        return at_s[near], self.watts[near], boards_w, np.array([length_s, boards_j, *-np.diff(late_j)])
 
 
 def host_joules(around: Sequence[Around], step_w: float) -> tuple[float, float]:
@@ -158,13 +158,14 @@ def host_joules(around: Sequence[Around], step_w: float) -> tuple[float, float]:
     """
     count, every = len(around), 1 + sum(len(part[0]) for part in around) // MOST_READINGS
     at_s, watts, boards_w = (np.concatenate([part[k][::every] for part in around]) for k in range(3))
-    (length_s, boards_j, later_j), rounding_w2 = np.array([part[3] for part in around]).T, step_w**2 / 12
+    (length_s, boards_j, *later_j), rounding_w2 = np.array([part[3] for part in around]).T, step_w**2 / 12
     window = np.repeat(np.arange(count), [len(part[0][::every]) for part in around])
-    # Coefficients: a constant for each window, and the boards' in each part of the lag. Asked: the joules, and those in
-    # doubt because within a part of the lag it is not told when they were drawn.
+    # Coefficients: a constant for each window, and the boards' in each part of the lag. Asked: the joules, and how many
+    # more they were if each part of the lag were its begin instead of its end; which it is is told to a triangle of
+    # twice that width.
     rows, of_window_s = np.hstack((np.eye(count)[window], boards_w)), length_s[window]
     asked = np.append(length_s, np.full(len(LAGS_S) - 1, boards_j.sum()))
-    asked = np.column_stack((asked, np.append(0 * length_s, later_j.sum() * np.diff(LAGS_S))))
+    asked = np.column_stack((asked, np.append(0 * length_s, np.sum(later_j, axis=1))))
     slopes = np.linalg.inv(np.eye(len(LAGS_S) - 1) / PART_STD**2 + 1 / SLOPE_STD**2)
     spread = block_diag(np.eye(count) * watts.max() ** 2, slopes)
     expected = spread[:, count:].sum(axis=1) * SLOPE / SLOPE_STD**2
@@ -190,4 +191,4 @@ def host_joules(around: Sequence[Around], step_w: float) -> tuple[float, float]:
     inside = (at_s > 0) & (at_s < of_window_s)
     varied_w2 = np.append(np.diff(watts)[inside[1:] & inside[:-1]], 0.0).var() / 2
     rounded_j2 = rounding_w2 * length_s @ length_s * np.exp(-4 * np.pi**2 * varied_w2 / step_w**2)
-    return mean_j, float(np.sqrt(asked[:, 0] @ spread @ asked[:, 0] + spread_j2 + late_j**2 / 12 + rounded_j2))
+    return mean_j, float(np.sqrt(asked[:, 0] @ spread @ asked[:, 0] + spread_j2 + late_j**2 / 6 + rounded_j2))
