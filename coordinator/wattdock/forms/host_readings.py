@@ -88,7 +88,7 @@ class HostReadings(NamedTuple):
             at_s = at_s / (1e6 if is_date else 1)
             good = (np.diff(at_s, prepend=0) >= 0) & (at_s < MOST_S) & (watts > 0) & (watts < MOST_W)
             if not good.all() or len(set(watts)) < 2:
-                bad = table.slice(int(np.argmin(good)), 1).to_pylist()
+                bad = table.slice(int(np.argmin(np.append(good, False))), 1).to_pylist()
                 raise ValueError(f"{bad}: times must rise, and watts change and be those of a server")
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigError(f"--host-readings {path}: {error}", FORM) from error
