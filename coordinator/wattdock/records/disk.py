@@ -42,7 +42,7 @@ FEW_ROWS = 500_000
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts.
+# Keys that published records lack, which were written before runners counted drafts or restarts kept `started_ns`.
 LATER_KEYS = {
     *(
         "drafted_tokens",
@@ -53,6 +53,7 @@ LATER_KEYS = {
         "counting_processes",
         "repeated_ranks",
         "evaluations",
+        "started_ns",
     ),
 }
 # The parts of a record that are tables only.
