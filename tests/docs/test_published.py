@@ -78,7 +78,7 @@ def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> N
         restarts = ", ".join(f"{each:.4f}" for each in budget["per_restart"])
         assert restarts in page
         assert against - {"completion"} == {"uncertainty", "weights", "software"}
-        assert ("completion" in against) == (budget["expanded"] is None) == (f"{restarts}, not kept" in page)
+        assert ("completion" in against) == (budget["expanded"] is None) == (f"{restarts}, record lost" in page)
         if budget["expanded"]:
             figure = budget["energy_per_unit_j"]
             assert f"| {figure:.4f} [" in page or f"| {figure:.3f} [" in page
