@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -170,3 +170,14 @@ def test_processes_are_listed_where_a_pass_begins_and_ends(tmp_path: Path) -> No
     assert len(restart.passes) == config.repeats.passes
     for at_ns in (at_ns for each in restart.passes for at_ns in (each.span.start_ns, each.span.end_ns)):
         assert min(abs(edge_ns - at_ns) for edge_ns in meter.edges_ns) < NS_PER_S, meter.edges_ns
+
+
+def test_a_restart_begins_at_the_same_instant_by_both_clocks(tmp_path: Path) -> None:
+    """Readings by time of day are laid beside its spans."""
+    machine = VirtualMachine(tmp_path, power={"GPU-1": lambda _: 300.0})
+    [stored] = machine.run(study(experiment("twice", repeats={"restarts": 2}))).results
+    for restart in stored.restarts():
+        assert restart.started_ns
+        begun = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=restart.started_ns // 1000)
+        assert restart.started_utc == begun.isoformat(timespec="milliseconds")
+        assert restart.started_ns <= restart.passes[0].span.start_ns

@@ -204,3 +204,17 @@ def test_what_readings_do_not_tell_is_unknown_and_says_why(run: Run, called: Cal
     record = run.result / "restarts/1/record.json"
     record.write_text(record.read_text(encoding="utf-8").replace('"started_ns"', '"started"'), encoding="utf-8")
     assert "restart 2: its record tells no time of day" in said(run.lines)
+
+
+@pytest.mark.parametrize("factor", [1, 100])
+def test_readings_of_many_digits_are_no_finer_than_a_meter(run: Run, called: Called, factor: int) -> None:
+    """Means that a script made of readings, also where they are a hundred times as large."""
+    random = np.random.default_rng(2)
+    run.file.write_text(
+        "\n".join(
+            ["t_unix,w", *(f"{at_s:.9f},{factor * watts + random.normal(0, 3):.12f}" for at_s, watts in run.lines)]
+        ),
+        encoding="utf-8",
+    )
+    found = run.rungs(called)
+    assert found["host"]["value"] / found["boards"]["value"] == pytest.approx(factor * run.host_over_boards, rel=0.01)

@@ -56,6 +56,8 @@ SLOPE, SLOPE_STD, PART_STD = 1.1, 0.15, 0.5
 # How late the remainder shows, s; the variance that it gains in a second ÷ the scatter's; and how many standard
 # deviations of the scatter are tried, from that of rounding to twice the readings' own. Each is as likely.
 LATE_S, WALKS, SCATTERS = 2.0, (0.0, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), 12
+# Smallest step of readings, as a share of the largest: a finer one is no meter's.
+LEAST_STEP = 1e-4
 # Half the 95 % interval, in standard uncertainties.
 HALF95 = 1.96
 
@@ -113,7 +115,8 @@ class HostReadings(NamedTuple):
             if isinstance(found, str):
                 return f"restart {restart.restart + 1}: {found}"
             around.append(found)
-        value, std = (joules / boards_j for joules in host_joules(around, np.diff(np.unique(self.watts)).min()))
+        step_w = max(LEAST_STEP * self.watts.max(), np.diff(np.unique(self.watts)).min())
+        value, std = (joules / boards_j for joules in host_joules(around, step_w))
         if value - HALF95 * std < 1:
             why = f"readings are {value:.3g} ± {HALF95 * std:.2g} times what the boards drew"
             return f"{why}: are they of one power supply of several, or another machine?"
@@ -123,14 +126,15 @@ class HostReadings(NamedTuple):
 
     def _around(self, restart: RestartRecord, start_ns: int, length_s: float, uuids: Sequence[str]) -> Around | str:
         """Return the readings around a window, or why they do not tell what the host took in it."""
-        sampled = [restart.gpus[uuid].power_samples or restart.gpus[uuid].series.get("power_w") for uuid in uuids]
-        if restart.started_ns is None or not all(sampled):
+        gpus = [restart.gpus[uuid] for uuid in uuids if uuid in restart.gpus]
+        sampled = [series for gpu in gpus if (series := gpu.power_samples or gpu.series.get("power_w"))]
+        if restart.started_ns is None or sum(len(series.at_ns) > 1 for series in sampled) < len(uuids):
             return "its record tells no time of day, or no course of the boards' power"
         begin_s = datetime.fromisoformat(restart.started_utc).timestamp() + (start_ns - restart.started_ns) / NS_PER_S
         at_s, ends_s = self.at_s - begin_s, np.subtract.outer([0.0, length_s], [0.0, *LAGS_S])
         lags_s, near = at_s[:, None] - LAGS_S, (at_s > -MARGIN_S) & (at_s < length_s + MARGIN_S)
         before_j, ends_j = np.zeros(lags_s.shape), np.zeros(ends_s.shape)
-        for series in filter(None, sampled):
+        for series in sampled:
             of_s = (series.at_ns - start_ns) / NS_PER_S
             apart_s = np.diff(of_s, prepend=of_s[0])
             drawn_j, gaps = np.cumsum(series.value * apart_s), np.cumsum(apart_s > MAX_GAP_S)
