@@ -252,16 +252,14 @@ def test_a_plan_starts_nothing_and_says_what_it_could_not_check(called: Called) 
 
 
 def test_a_plan_tells_errors_before_tables_and_no_table_where_nothing_can_run(called: Called) -> None:
-    """A folder that is there is a folder; an engine's settings may be spelled as on its command line."""
+    """A folder that is there is a folder; an engine's setting that is spelled with hyphens leads to its name."""
     refused = called("plan", "--backend", "vlm")
     assert (refused.returncode, refused.stdout) == (CONFIG, "")
     assert "did you mean 'vllm'?" in refused.stderr
     Path("mine/model").mkdir(parents=True)
     assert "no readable config.json in" in called("plan", *FAKE[:2], "--model", "mine/model").stderr
-    spelled = called("plan", *FAKE, "--set", "fake.step-s=0.01")
-    assert "fake.step_s, arrival" in spelled.stdout
-    twice = called("plan", *FAKE, "--set", "fake.step-s=0.01", "--set", "fake.step_s=0.02")
-    assert_one_clear_line(twice, CONFIG, "step-s is given twice")
+    spelled = called("plan", "--backend", "vllm", "--set", "vllm.max-model-len=9")
+    assert_one_clear_line(spelled, CONFIG, "'max-model-len'", "did you mean 'max_model_len'?")
 
 
 @pytest.mark.parametrize(
@@ -308,14 +306,8 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("plot", "'KIND'"),
         ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),
-        # What engines and other tools call so.
+        # A setting of the engine.
         ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
-        ("plan --tokenizer x", "the model folder's own"),
-        *((f"run {flag} x", "--url") for flag in ("--base-url", "--endpoint-type", "--target", "--host", "--port")),
-        ("run --request-rate inf", "workload.rate_per_s=N"),
-        ("run --isl 9", "write --input-tokens"),
-        ("run --max-requests 9", "write --min-requests"),
-        ("run --api-key x", "environment variable WATTDOCK_API_KEY"),
         ("run --url http://x --save-result", "no such option: --save-result; see"),
         ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),
         ("show --limit 3 x", "no such option: --limit; see"),

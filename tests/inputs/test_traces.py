@@ -94,7 +94,7 @@ def test_the_documented_sql_makes_lengths_of_each_public_trace(
         if len(cells := line.strip("|").split("|")) == 4
     }
     columns, azure = rows[trace], rows["Azure 2023, 2024"]
-    [sql] = re.findall(r'sys.argv\[1\]\)" "(COPY .+?)"\n```', page, re.DOTALL)
+    [sql] = re.findall(r'duckdb\.sql\("""(.+?)"""\)', page, re.DOTALL)
     for documented, column in zip(azure, columns, strict=True):
         assert f"{documented} AS " in sql
         sql = sql.replace(f"{documented} AS ", f"{column} AS ")

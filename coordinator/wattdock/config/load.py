@@ -205,7 +205,9 @@ def _check(settings: Settings, places: SourceLocations, prefixes: tuple[Location
             section = section_class(backend).model_validate(settings[backend])
             root = ()
             for name in section.passed_through:
+                # Engines' arguments are names in Python, whatever their command lines call them.
                 near = difflib.get_close_matches(name, type(section).model_fields, n=1, cutoff=MISSPELT)
+                near = [name.replace("-", "_")] if "-" in name else near
                 if near or name in engine:
                     where = places.of((backend, name), prefixes)
                     remedy = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(type(section).model_fields)}"

@@ -15,7 +15,6 @@ import typer
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.output import say
 from wattdock.text import expected, json_text, nearest
-from wattdock_proto.asking import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -23,29 +22,6 @@ if TYPE_CHECKING:
 
 # As difflib's ratio: options less alike than this mean something else.
 ALIKE = 0.8
-RUNNING = "a server that runs already is measured with --url http://127.0.0.1:8000"
-# Options of AIPerf, `vllm bench` and GuideLLM, and what stands for them here.
-SPELLED_ELSEWHERE = {
-    **dict.fromkeys(("--base-url", "--endpoint", "--endpoint-type", "--target", "--host", "--port"), RUNNING),
-    "-m": "write --model NAME",
-    **dict.fromkeys(("--concurrency", "--max-concurrency", "--rate"), "requests in flight are --batch-size"),
-    "--request-rate": "write --set workload.arrival=poisson --set workload.rate_per_s=N",
-    **dict.fromkeys(("--random-input-len", "--synthetic-input-tokens-mean", "--isl"), "write --input-tokens"),
-    **dict.fromkeys(
-        ("--random-output-len", "--output-tokens-mean", "--osl", "--max-tokens"), "write --max-output-tokens"
-    ),
-    **dict.fromkeys(("--dataset-path", "--input-file", "--dataset-name", "--data"), "write --prompts FILE"),
-    **dict.fromkeys(("--request-count", "--max-requests"), "write --min-requests: a pass ends when so many have"),
-    **dict.fromkeys(("--max-seconds", "--duration", "--benchmark-duration"), "write --min-duration-s"),
-    **dict.fromkeys(("--rate-type", "--profile"), "several rates are a study's `sweep:`"),
-    **dict.fromkeys(("--model-name", "--served-model-name"), "write --set url.model=NAME"),
-    **dict.fromkeys(("--api-key", "--key"), f"put the key into the environment variable {KEY_VARIABLE}"),
-    "--streaming": "answers are always streamed",
-    "--seed": "write --set workload.seed=N",
-    "--trust-remote-code": "write --set model.trust_remote_code=true",
-    "--revision": "write --set model.revision=COMMIT",
-    "--tokenizer": "the tokenizer is the model folder's own",
-}
 
 
 def ignore_interrupts() -> None:
@@ -87,9 +63,8 @@ def usage_line(error: Any) -> str:
             message = text.replace("'", "")
         near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
     elif hasattr(error, "possibilities"):
-        possible = () if error.option_name in SPELLED_ELSEWHERE else error.possibilities or ()
-        [near] = difflib.get_close_matches(error.option_name, possible, n=1, cutoff=ALIKE) or [None]
-        message = error.message + ("" if near else _elsewhere(error.option_name, error.ctx))
+        [near] = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE) or [None]
+        message = error.message + ("" if near else _instead(error.option_name, error.ctx))
     sentences = [
         re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
     ]
@@ -100,17 +75,14 @@ def usage_line(error: Any) -> str:
     return f"{line}{'' if line.endswith('?') else ';'} see `{command} --help`"
 
 
-def _elsewhere(option: str, context: Any) -> str:
-    """Return how the command takes what an engine or another tool calls so; empty where nothing is known."""
+def _instead(option: str, context: Any) -> str:
+    """Return how the command takes an argument that was written as an option, or a setting of the engine's own."""
     name = option.lstrip("-").replace("-", "_")
     if any(param.name == name and param.param_type_name == "argument" for param in context.command.params):
         return f". {name} stands without {option}: `{context.command_path} {name.upper()}`"
-    if not {"--set", "--batch-size"} <= {name for each in context.command.params for name in each.opts}:
-        return ""
-    if instead := SPELLED_ELSEWHERE.get(option):
-        return f". {instead}"
-    if any(word.startswith("--url") for word in sys.argv):
-        # A server that runs already takes no settings.
+    takes_settings = {"--set", "--batch-size"} <= {name for each in context.command.params for name in each.opts}
+    # A server that runs already takes no settings.
+    if not takes_settings or any(word.startswith("--url") for word in sys.argv):
         return ""
     backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
     return f". a setting of the engine's own is written --set {backend}.{name}=VALUE"

@@ -132,18 +132,6 @@ class BackendSection(BaseModel):
 
     dtype: str = "auto"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _take_options(cls, settings: Any) -> Any:
-        """Take names as engines' command lines spell them, with hyphens."""
-        if not isinstance(settings, dict):
-            return settings
-        spelled = {name.replace("-", "_") if isinstance(name, str) else name: name for name in settings}
-        if len(spelled) < len(settings):
-            twice = next(name for name in settings if name not in spelled.values())
-            raise ValueError(f"{twice} is given twice, with hyphens and with underscores")
-        return {name: settings[written] for name, written in spelled.items()}
-
     def gpus_needed(self) -> int:
         """Return how many GPUs this section's parallelism takes, the fewest where `gpus` is to decide."""
         return self.split(1).gpus

@@ -195,7 +195,10 @@ def _json_records(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]
                 is_cut = at + characters < len(text)
                 if not is_cut or characters == MOST_CHARACTERS:
                     more = f" or more than {MOST_CHARACTERS:,} characters" if is_cut else ""
-                    raise ConfigError(f"{where}: not JSON{more} ({error}): {short(text[at : at + 60])}") from error
+                    what = f"{where}: not JSON{more} ({error}): {short(text[at : at + 60])}"
+                    raise ConfigError(
+                        what, 'write one {"prompt": "..."} per line; docs/how-to/studies.md makes it of CSV'
+                    ) from error
                 characters = min(16 * characters, MOST_CHARACTERS)
         if not isinstance(record, dict):
             raise ConfigError(f'{where}: {short(record, quoted=True)} is no object; write {{"prompt": "..."}}')
