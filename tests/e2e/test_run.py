@@ -94,18 +94,19 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
 
 
 def test_a_plan_and_a_result_say_what_of_a_prompts_file_is_not_used(called: Called) -> None:
-    """Bailian's seconds are replayed as seconds; its shared blocks are named as ignored."""
-    record = {"chat_id": 1, "timestamp": 0.0, "input_length": 16, "output_length": 4, "hash_ids": [1]}
-    Path("t.jsonl").write_text("".join(f"{json.dumps(record | {'timestamp': at_s})}\n" for at_s in (0.0, 0.5)))
-    words = (*SMALL, "--prompts", "t.jsonl", "--set", "workload.arrival=trace", "--min-requests", "2")
-    planned = called("plan", *words)
-    assert planned.returncode == 0, planned.stderr
-    [said] = [line for line in planned.stdout.splitlines() if line.startswith("t.jsonl: ")]
-    assert all(part in said for part in ("2 requests per pass in 0.5 s", "Bailian", "ignored: chat_id, hash_ids"))
+    """Arrival times are replayed as a trace, and else named as ignored."""
+    record = {"input_tokens": 16, "output_tokens": 4}
+    Path("t.jsonl").write_text("".join(f"{json.dumps(record | {'arrival_s': at_s})}\n" for at_s in (0.0, 0.5)))
+    words = (*SMALL, "--prompts", "t.jsonl", "--min-requests", "2")
+    for more, told in (("--set", "workload.arrival=trace"), "2 requests per pass in 0.5 s"), ((), "ignored: arrival_s"):
+        planned = called("plan", *words, *more)
+        assert planned.returncode == 0, planned.stderr
+        [said] = [line for line in planned.stdout.splitlines() if line.startswith("t.jsonl: ")]
+        assert told in said
     assert called("run", *words).returncode == 0
     [stored] = [json.loads(file.read_text()) for file in Path("results").glob("2*/result.json")]
     environment = stored["environment"]
-    assert (environment["dataset_format"], environment["dataset_ignored"]) == ("Bailian", ["chat_id", "hash_ids"])
+    assert (environment["dataset_format"], environment["dataset_ignored"]) == ("wattdock's lengths", ["arrival_s"])
 
 
 def test_every_line_of_a_prompts_file_is_measured_unless_a_number_is_asked_for(called: Called) -> None:
