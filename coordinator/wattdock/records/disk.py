@@ -22,7 +22,7 @@ from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
 from wattdock.records.declared import DeclaredWork
 from wattdock.records.passes import PassRecord
 from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import fill_in, schemas, tables_of
+from wattdock.records.tables import REQUESTS, STEPS, TIMELINE, fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from wattdock.owned_folder import OwnedFolder
 
 RECORD = "record.json"
+FILES = (RECORD, REQUESTS, STEPS, TIMELINE)
 # Most rows that a byte of a file can hold; more means a forged header, as rows take more than a byte in most files.
 ROWS_PER_BYTE = 8
 # Most row groups or columns of a file: each takes a hundred times its bytes in memory; a group has a million rows.
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts.
+# Keys that published records lack, which were written before runners counted drafts or there were nodes.
 LATER_KEYS = {
     *(
         "drafted_tokens",
@@ -51,6 +52,8 @@ LATER_KEYS = {
         "counting_processes",
         "repeated_ranks",
         "evaluations",
+        "node",
+        "clock_std_s",
     ),
 }
 # The parts of a record that are tables only.
