@@ -245,3 +245,15 @@ def test_nobody_else_can_write_a_record_whatever_the_umask(tmp_path: Path) -> No
         os.umask(before)
     modes = {path.stat().st_mode & 0o777 for path in ((tmp_path / "x"), *(tmp_path / "x").iterdir())}
     assert modes == {0o755, 0o644}
+
+
+def test_steps_of_a_clockwork_engine_read_back(tmp_path: Path) -> None:
+    """Evenly spaced instants take next to no room in a file: as many rows are no forged header."""
+    at_ns = np.arange(100_000) * 1_000_000
+    same = np.ones_like(at_ns)
+    steps = Steps(at_ns, at_ns + 900_000, same, same, same, same)
+    record = RestartRecord(0, passes=(dataclasses.replace(measured(0, 0, 100, ()), steps=steps),))
+    disk.write(record, tmp_path / "even")
+    assert (tmp_path / "even" / STEPS).stat().st_size < 20_000
+    [read] = reread(tmp_path / "even").passes
+    np.testing.assert_array_equal(read.steps.end_ns, steps.end_ns)

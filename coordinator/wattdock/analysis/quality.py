@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import isnan, sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,8 +89,6 @@ class Quality(Stored):
         categories: Parts of tasks.
         failures: Why a task has no score, or not of every restart.
     """
-
-    CHANGED: ClassVar = "its items or prompts have changed"
 
     overall: AnswerFigures | None
     tasks: list[TaskFigures]
@@ -224,7 +222,9 @@ def quality(measured: Measured) -> Quality | None:
             elif evaluation.scores:
                 others = asked.setdefault(evaluation.task, [])
                 if others and _identity(others[0][1]) != _identity(evaluation):
-                    failures.append(f"{evaluation.task}, restart {restart.restart + 1}: {Quality.CHANGED}")
+                    failures.append(
+                        f"{evaluation.task}, restart {restart.restart + 1}: its items or prompts have changed"
+                    )
                 else:
                     others.append((restart, evaluation))
     restarts = {restart.restart for restart in measured.restarts if restart.passes}

@@ -166,8 +166,8 @@ def same_questions(inputs: AuditInput) -> Outcome | None:
     """Whether every restart was asked the same; scores are no part of the verdict on joules."""
     if (found := inputs.result.quality) is None:
         return None
-    if changed := [failure for failure in found.failures if failure.endswith(found.CHANGED)]:
-        return Outcome("warn", "; ".join(changed))
+    if found.failures:
+        return Outcome("warn", "; ".join(found.failures))
     prompts = {task.name: (task.rendered_sha256 or "")[:12] or "encoded by the engine" for task in found.tasks}
     told = [f"{task.name} {task.version}, {task.items} items, prompts {prompts[task.name]}" for task in found.tasks]
     return Outcome(verdict(failed=False, known=bool(told)), "; ".join(told) or "no task has a score")

@@ -98,13 +98,13 @@ class ExperimentState:
         """Return the measured passes of restart number `restart`, from 0."""
         return frozenset().union(*(saved.passes for saved in self.saved.values() if saved.record.restart == restart))
 
-    def recording(self, shared: Recording, restart: int, *, started_utc: str) -> Recording:
+    def recording(self, shared: Recording, restart: int, *, started_utc: str, started_ns: int) -> Recording:
         """Return the recording of a restart that begins now, with what a session shares."""
         saved = [saved.record for saved in self.saved.values()]
         return dataclasses.replace(
             shared,
             config=self.config,
-            record=dataclasses.replace(shared.record, started_utc=started_utc),
+            record=dataclasses.replace(shared.record, started_utc=started_utc, started_ns=started_ns),
             passes=frozenset(range(self.config.repeats.passes)) - self.measured(restart),
             rendered=tuple((record.restart, record.rendered) for record in saved),
             name=self.folder.new_record_name(self.config.experiment_id, restart),

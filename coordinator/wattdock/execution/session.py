@@ -193,7 +193,8 @@ class Session:
 
     def _begin(self, state: ExperimentState) -> Recording:
         """Take an experiment from `pending`; return its recording, which begins with what the session shares."""
-        recording = state.recording(self._startup, self._restart, started_utc=self._clock.now_utc())
+        now = self._clock
+        recording = state.recording(self._startup, self._restart, started_utc=now.now_utc(), started_ns=now.now_ns())
         self._served.append((state, recording))
         self._pending.remove(state)
         return recording

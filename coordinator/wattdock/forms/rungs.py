@@ -34,11 +34,13 @@ class Factor:
     Attributes:
         half: Half its 95 % interval; 0 where none was named.
         said: As it is printed.
+        state: Of what is multiplied by it.
     """
 
     value: float
     half: float
     said: str
+    state: Literal["measured", "modelled"] = "modelled"
 
     @classmethod
     def parsed(cls, text: str, option: str) -> Factor:
@@ -88,14 +90,14 @@ class Factors:
     """What a person names of the way from boards to money and carbon; None where it is not named.
 
     Attributes:
-        host: Host ÷ boards, with everything in the host.
+        host: Host ÷ boards, with everything in the host; or why a meter that was read does not tell.
         pue: Facility ÷ host (power usage effectiveness).
         price: Per kWh, in any currency.
         carbon: Grams of CO₂ equivalent per kWh.
         embodied: Grams of CO₂ equivalent per GPU and hour, for making the GPUs.
     """
 
-    host: Factor | None = None
+    host: Factor | str | None = None
     pue: Factor | None = None
     price: Factor | None = None
     carbon: Factor | None = None
@@ -125,14 +127,14 @@ class Rung:
         return None if self.value is None or self.half is None else statistics.Interval.around(self.value, self.half)
 
     def times(self, factor: Factor, name: str, found: str, unit: str = "kWh") -> Rung:
-        """Return this rung × a factor: modelled, and unknown where this one is.
+        """Return this rung × a factor: as known as the factor, and unknown where this one is.
 
         Source: independent relative uncertainties add in quadrature (JCGM 100:2008, 5.1.6).
         """
         if self.value is None:
             return Rung(name, "unknown", f"{self.name} is unknown", unit)
         half = None if self.half is None else hypot(self.half, log(1 - factor.half / factor.value))
-        return Rung(name, "modelled", found, unit, self.value * factor.value, half)
+        return Rung(name, factor.state, found, unit, self.value * factor.value, half)
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
     yield boards
     host = _host(result, boards, factors.host)
     yield host
-    if factors.pue and host.state == "measured":
+    if factors.pue and host.found.endswith(UNMEASURED):
         facility = Rung("facility", "unknown", f"{UNMEASURED}; name host ÷ boards with --host")
     elif factors.pue:
         facility = host.times(factors.pue, "facility", f"host × PUE {factors.pue.said}")
@@ -188,8 +190,10 @@ def _boards(result: ExperimentResult) -> Rung:
     return Rung(name, "measured", said, value=value, half=budget.expanded)
 
 
-def _host(result: ExperimentResult, boards: Rung, factor: Factor | None) -> Rung:
-    """Return the boards' rung with the host's part: by a named factor, or as far as RAPL saw it."""
+def _host(result: ExperimentResult, boards: Rung, factor: Factor | str | None) -> Rung:
+    """Return the boards' rung with the host's part: by a factor, or as far as RAPL saw it."""
+    if isinstance(factor, str):
+        return Rung("host", "unknown", factor)
     if factor:
         return boards.times(factor, "host", f"boards × {factor.said}")
     energy = result.energy

@@ -37,11 +37,14 @@ RECORD = "record.json"
 FILES = (RECORD, REQUESTS, STEPS, TIMELINE)
 # Most rows that a byte of a file can hold; more means a forged header, as rows take more than a byte in most files.
 ROWS_PER_BYTE = 8
+# As many rows take 500 MB of memory at most, however small their file: evenly spaced instants take no room in it.
+FEW_ROWS = 500_000
 # Most row groups or columns of a file: each takes a hundred times its bytes in memory; a group has a million rows.
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts or there were nodes.
+# Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
+# there were nodes.
 LATER_KEYS = {
     *(
         "drafted_tokens",
@@ -52,6 +55,7 @@ LATER_KEYS = {
         "counting_processes",
         "repeated_ranks",
         "evaluations",
+        "started_ns",
         "node",
         "clock_std_s",
     ),
@@ -197,7 +201,7 @@ def _read_table(folder: OwnedFolder, name: str) -> pa.Table:
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     limited = {"read_dictionary": texts, "thrift_container_size_limit": MOST_PARTS}
     with folder.file(name) as content, pq.ParquetFile(proc_path(content), **limited) as file:
-        if file.metadata.num_rows > ROWS_PER_BYTE * os.fstat(content.fileno()).st_size:
+        if file.metadata.num_rows > max(FEW_ROWS, ROWS_PER_BYTE * os.fstat(content.fileno()).st_size):
             raise ValueError(f"{name} claims {file.metadata.num_rows:,} rows, more than its bytes can hold")
         table = file.read(schema.names)
         text_bytes = 0

@@ -73,6 +73,7 @@ class RestartRecord:
     Attributes:
         restart: Number of the restart, from 0; a restart that was interrupted and resumed has several records.
         started_utc: Start, ISO 8601 with milliseconds; a label, never used to compute a duration.
+        started_ns: The same instant by the clock of all others; None in records of before it was kept.
         environment: Hardware, software and settings of the passes.
         architecture: The model's config.json; None where the model was not resolved.
         runner_pids: Processes of the runner, as this host numbers them.
@@ -88,6 +89,7 @@ class RestartRecord:
 
     restart: int
     started_utc: str = "1970-01-01T00:00:00.000+00:00"
+    started_ns: int | None = None
     environment: EnvironmentSnapshot | None = None
     architecture: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()
@@ -120,6 +122,7 @@ class RestartRecord:
     def require_possible(self) -> None:
         """Check the figures of the restart and its passes, as `PassRecord.require_possible` does."""
         require_within("the restart", (self.restart,), MAX_COUNT)
+        require_within("the restart's start", (self.started_ns,), MAX_NS)
         for span in self.spans:
             require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
         for run_pass in self.all_passes:
