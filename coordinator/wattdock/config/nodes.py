@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection
-
-if TYPE_CHECKING:
-    from wattdock.config.experiment import ExperimentConfig
 
 __all__ = ["GpuCount", "NodesSpec"]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+:\d{1,5}$")]
@@ -48,8 +45,8 @@ class NodesSpec(StrictSettings):
         """Number of nodes, the head included."""
         return 1 + len(self.agents)
 
-    def why_not(self, config: ExperimentConfig) -> str | None:
-        """Return why an experiment cannot be spread over these nodes; None where it can."""
+    def why_not(self, config: Any) -> str | None:
+        """Return why an experiment, an `ExperimentConfig`, cannot be spread over these nodes; None where it can."""
         section, needed = config.section, config.section.gpus_needed()
         # Of a backend without a section, only its runner knows.
         if type(section) is not BackendSection and not section.spans_nodes:
