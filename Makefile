@@ -20,7 +20,7 @@ PIP := $(BIN)/python -I -m pip -qq --disable-pip-version-check
 SETUP := $(VENV)/.wattdock-setup
 SETUP_DEV := $(VENV)/.wattdock-setup-dev
 SETUP_DOCS := $(VENV)/.wattdock-setup-docs
-PROTO := wattdock_proto/v1/runner.proto
+PROTO := wattdock_proto/v1/runner.proto wattdock_proto/v1/node.proto
 # Folders of the generator with what it needs, and of what it writes.
 PROTOC := build/protoc
 PROTO_OUT ?= proto

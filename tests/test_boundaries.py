@@ -301,7 +301,7 @@ def test_the_coordinator_declares_everything_it_imports() -> None:
     names |= {"mlflow": "mlflow-skinny"}
     used = set().union(*map(imported, sources("coordinator"))) - sys.stdlib_module_names
     third_party = used - {"wattdock", "wattdock_proto"}
-    optional = ("report", "serve", "zeus", "quality", "mlflow", "wandb")
+    optional = ("nodes", "report", "serve", "zeus", "quality", "mlflow", "wandb")
     extras = (declared("pyproject.toml", "optional-dependencies", extra) for extra in optional)
     needed = declared("pyproject.toml", "dependencies").union(*extras)
     undeclared = {names.get(name, name) for name in third_party} - needed

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
 ROOMS = (
     *("config", "host", "inputs", "launch", "metering", "quality", "records", "runner", "analysis", "audit"),
     *("imported", "store"),
-    *("planning", "study", "execution", "fleet", "doctor", "reports", "forms", "publish", "live", "console"),
+    *("planning", "study", "execution", "nodes", "fleet", "doctor", "reports", "forms", "publish", "live", "console"),
 )
 # Rooms within a room that have a door of their own.
 SUB_ROOMS = (
@@ -31,6 +31,8 @@ SUB_ROOMS = (
         "console.progress",
         "console.views",
         "live.server",
+        "config.nodes",
+        "metering.node_clock",
     ),
     *("reports.cells", "reports.charts", "reports.wording"),
 )

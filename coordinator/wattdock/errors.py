@@ -52,6 +52,7 @@ class Cause(StrEnum):
     COMMAND = "command failed"
     NOT_METERED = "energy not metered"
     OTHER_CLOCK = "another clock"
+    NODE = "node lost"
     # What a person wrote.
     UNKNOWN_SETTING = "unknown setting"
     INVALID_VALUE = "invalid value"

@@ -27,7 +27,7 @@ LEFT_OUT = (
     *("dtype", "model", "model_loader_extra_config", "skip_tokenizer_init", "trust_remote_code"),
     # The runner is offline, and a secret would stand in every result.
     *("hf_token", "worker_extension_cls"),
-    # A runner has a single engine on a single host.
+    # A runner has a single engine; what nodes it spans is said by wattdock.
     *("data_parallel*", "master_*", "nnodes*", "node_rank*"),
 )
 # FLOPs, memory and revision of a result describe the model of the folder's config.json, so no argument may change it.
@@ -78,6 +78,7 @@ class VllmBackend(Backend):
     supported_versions: str | None = ">=0.26,<0.34"
     engine_module = "wattdock_vllm_engine"
     can_replicate = True
+    spans_nodes = True
     # Source: class EngineArgs in vllm/engine/arg_utils.py.
     engine_arguments = source_arguments(
         "vllm",
@@ -91,7 +92,11 @@ class VllmBackend(Backend):
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Start an engine with the model on the order's GPUs, or on the CPU without GPUs."""
         require_checked_weights(order)
+        if order.place and order.engine_args.get(SERVE):
+            raise InvalidRequest("serve: a model over several nodes is not served over HTTP; leave it out")
         self.engine_module = "wattdock_vllm_served" if order.engine_args.get(SERVE) else "wattdock_vllm_engine"
+        if order.place and order.place.rank:
+            self.engine_module = "wattdock_vllm_node"
         return super().load(order, report)
 
 

@@ -92,6 +92,9 @@ def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str,
     engine_args.pop(SERVE, None)
     kv_cache_is_set = "VLLM_CPU_KVCACHE_SPACE" in os.environ
     settings = defaults_for(engine_args, on_gpu=on_gpu, kv_cache_is_set=kv_cache_is_set) | engine_args
+    if place := order.place:
+        settings |= {"nnodes": place.nodes, "node_rank": place.rank, "distributed_executor_backend": "mp"}
+        settings |= {"master_addr": place.head_address, "master_port": place.head_port}
     if weights := order.random_weights:
         settings["load_format"] = "dummy"
         settings["model_loader_extra_config"] = {"low": weights.low, "high": weights.high, "seed": weights.seed}
@@ -139,7 +142,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     engine = by_worker[0]["engine"]
     tensor, pipeline = engine["split"]
     layers_by_gpu = {nvml_uuid(worker["uuid"]): worker["layers"] for worker in by_worker if worker["uuid"] is not None}
-    linear = by_worker[0]["linear"]
+    linear, here = by_worker[0]["linear"], [gpu.uuid for gpu in plan.gpus]
     drafting: Any = order.engine_args.get("speculative_config")
     effective = engine["settings"] | {
         **linear,
@@ -160,7 +163,8 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
         weight_bytes = sum(worker["weight_bytes"] for worker in by_worker)
     return LoadedModel(
         visible_gpus=plan.gpus,
-        used_gpu_uuids=tuple(gpu.uuid for gpu in plan.gpus if gpu.uuid in layers_by_gpu),
+        # Workers of other nodes have GPUs that are not seen here.
+        used_gpu_uuids=(*(uuid for uuid in here if uuid in layers_by_gpu), *(layers_by_gpu.keys() - set(here))),
         effective_engine_args=effective,
         parallelism=parallelism(tensor, pipeline, layers_by_gpu),
         parameter_count=plan.parameters,

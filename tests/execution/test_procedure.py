@@ -78,7 +78,7 @@ def measure(
 ) -> Recording:
     clock = VirtualClock()
     context: Any = SimpleNamespace(
-        machine=SimpleNamespace(clock=clock),
+        machine=SimpleNamespace(clock=clock, elsewhere=lambda: (None, ())),
         folder=SimpleNamespace(begun=datetime.fromtimestamp(0, UTC)),
         emit=lambda _: None,
         interrupts=Interrupts(),

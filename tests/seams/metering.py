@@ -5,6 +5,7 @@ from wattdock.metering.choice import WITHOUT_GPU, source_class
 from wattdock.metering.curve import COUNTER_LAG
 from wattdock.metering.meter import PEEK_PATIENCE_NS, PEEK_POLL_S
 from wattdock.metering.meter_events import timeline_events
+from wattdock.metering.node_clock import Exchange, NodeClock, on_this_clock, pid_here
 from wattdock.metering.nvml import NvmlSource, counter_boundary, nvml_reader
 from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation, resolution_mj, tick_instants
 from wattdock.metering.rapl import Domain, RaplRecorder, find_domains
@@ -39,10 +40,12 @@ __all__ = [
     "DriverSamples",
     "EnergyInterpolation",
     "EnergySource",
+    "Exchange",
     "GpuReader",
     "GpuSampler",
     "HostTimeline",
     "LagModel",
+    "NodeClock",
     "NvmlSource",
     "PowerRead",
     "ProcessSample",
@@ -58,6 +61,8 @@ __all__ = [
     "find_domains",
     "meter",
     "nvml_reader",
+    "on_this_clock",
+    "pid_here",
     "resolution_mj",
     "source_class",
     "tick_instants",

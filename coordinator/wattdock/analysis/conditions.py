@@ -20,7 +20,7 @@ WEIGHTS = (".safetensors", ".gguf")
 # What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
 EXCLUDED: Any = {
     **dict.fromkeys(("clock", "changes", "launcher_reason", "meter_reason", "leased"), True),
-    **dict.fromkeys(("host_gpus", "gpu_uuids", "model", "topology", "container", "variables", "job"), True),
+    **dict.fromkeys(("host_gpus", "gpu_uuids", "model", "topology", "container", "variables", "job", "nodes"), True),
     "runner": {
         **dict.fromkeys(("visible_gpu_uuids", "used_gpu_uuids", "parameter_count", "weight_bytes"), True),
         **dict.fromkeys(("package_versions", "engine_args"), True),
@@ -28,6 +28,12 @@ EXCLUDED: Any = {
         "parallelism": {"devices"},
     },
     "packages": {"lock", "packages"},
+}
+# The same of another node: where it is, how well its clock is known, and what the head's runner says of the whole.
+EXCLUDED_OF_NODE: Any = {
+    **dict.fromkeys(("name", "boot_id", "gpu_uuids", "launcher_reason", "job"), True),
+    **dict.fromkeys(("round_trip_s", "clock_uncertainty_s", "drift"), True),
+    "runner": {*EXCLUDED["runner"], "parallelism"} - {"package_versions"},
 }
 # Different in each pass, or with the state of the memory at each start.
 MAY_CHANGE = ("prompts", "host memory", f"{ENGINE}memory_by_gpu")
@@ -119,6 +125,9 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
         yield "node to itself", environment.job.exclusive
     if environment.container:
         yield "image id", environment.container.image_id
+    for number, node in enumerate(environment.nodes, start=1):
+        of_node = dotted(node.model_dump(mode="json", exclude=EXCLUDED_OF_NODE))
+        yield from ((f"node {number}: {name}", str(value)) for name, value in of_node)
     if environment.variables is None:
         yield "variables", None
     yield from ((f"{VARIABLE}{name}", value) for name, value in (environment.variables or {}).items())

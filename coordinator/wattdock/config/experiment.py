@@ -22,7 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from wattdock.config.lengths import Positive, StrictSettings
+from wattdock.config.lengths import StrictSettings
+from wattdock.config.nodes import GpuCount, NodesSpec
 from wattdock.config.procedure import IdleSpec, RepeatsSpec, WarmUpSpec
 from wattdock.config.quality import QualitySpec
 from wattdock.config.sections import BackendSection, section_class
@@ -91,16 +92,6 @@ class ModelSpec(StrictSettings):
         return self.id or (f"shape:{self.shape}" if self.shape else str(self.path))
 
 
-class GpuCount(StrictSettings):
-    """`gpus: {count: N}`; each with at least `min_free_gb` (1e9 bytes) of VRAM free."""
-
-    count: Positive
-    min_free_gb: PositiveFloat | None = None
-
-    def __str__(self) -> str:
-        return str(self.model_dump(exclude_none=True)).replace("'", "")
-
-
 class TimeoutsSpec(StrictSettings):
     """How long each stage may take; a runner past its limit is killed.
 
@@ -148,7 +139,7 @@ class ContainerSpec(StrictSettings):
 # What decides how a runner is started and what it loads, beside the backend's section.
 LOAD_KEYS = {
     *("backend", "model", "accelerator", "gpus", "launcher", "container", "package_lock", "meter"),
-    *("runner_python", "timeouts"),
+    *("runner_python", "timeouts", "nodes"),
 }
 
 
@@ -171,6 +162,8 @@ class ExperimentConfig(StrictSettings):
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         quality: What the model is asked after the measured passes; None asks nothing.
+        nodes: The other nodes that hold a part of the model; None for a model on this one. `gpus` then counts those of
+            each node.
     """
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
@@ -213,6 +206,7 @@ class ExperimentConfig(StrictSettings):
     runner_python: WrittenPath | None = None
     power_limit_w: PositiveFloat | None = None
     quality: QualitySpec | None = None
+    nodes: NodesSpec | None = None
 
     _section: SerializeAsAny[BackendSection] = PrivateAttr(default_factory=BackendSection)
 
@@ -271,6 +265,8 @@ class ExperimentConfig(StrictSettings):
         prompts, section = config.prompts, config._section
         if config.command:
             config._require_nothing_of_an_engine()
+        if config.nodes and (why_not := config.nodes.why_not(config)):
+            raise ValueError(f"nodes: {why_not}")
         if config.model.id == SERVED_MODEL and not section.server_url:
             raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
@@ -303,7 +299,8 @@ class ExperimentConfig(StrictSettings):
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
         # An experiment that asks nothing is the one that it was before there were questions.
-        fields = {name: value for name, value in fields.items() if name != "quality" or value is not None}
+        absent = ("quality", "nodes")
+        fields = {name: value for name, value in fields.items() if name not in absent or value is not None}
         return fields | {self.backend: self._section.model_dump(mode="json")}
 
     def _require_nothing_of_an_engine(self) -> None:
@@ -343,10 +340,15 @@ class ExperimentConfig(StrictSettings):
 
     @property
     def gpus_asked(self) -> int:
-        """How many GPUs the experiment takes where it runs on GPUs."""
+        """How many GPUs the experiment takes of each node, where it runs on GPUs."""
         if isinstance(self.gpus, list):
             return len(self.gpus)
-        return self.gpus.count if isinstance(self.gpus, GpuCount) else self.section.gpus_needed()
+        return self.gpus.count if isinstance(self.gpus, GpuCount) else self.section.gpus_needed() // self.node_count
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes that hold the model."""
+        return self.nodes.count if self.nodes else 1
 
     @property
     def unit(self) -> str:
@@ -383,6 +385,9 @@ class ExperimentConfig(StrictSettings):
     def experiment_id(self) -> str:
         """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
         identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
+        if self.nodes:
+            # How many, not which.
+            identity["nodes"] = self.nodes.count
         return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property

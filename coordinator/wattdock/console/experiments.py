@@ -122,6 +122,7 @@ def run_here(
     log_to: LogTo = None,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
+    from wattdock.console.nodes import machine_of
     from wattdock.console.views import show
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
@@ -139,7 +140,8 @@ def run_here(
 
     with interruptible(consequence):
         try:
-            measure(study, options, done, emit=progress)
+            with machine_of(study) as machine:
+                measure(study, options, done, emit=progress, machine=machine)
         finally:
             progress.close()
             # Without it nothing was begun; the error says why.

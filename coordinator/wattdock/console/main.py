@@ -19,6 +19,7 @@ from wattdock.console.fleet import app as fleet_app
 from wattdock.console.forms import cost, form
 from wattdock.console.images import app as images_app
 from wattdock.console.machine import doctor, gpus, reap
+from wattdock.console.nodes import agent, pair
 from wattdock.console.options import in_help
 from wattdock.console.others import audit
 from wattdock.console.reports import compare, plot, report, scaling
@@ -61,6 +62,8 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         doctor: ("doctor", "doctor --backend vllm"),
         gpus: ("gpus", "gpus --json"),
         serve: ("serve", "serve --port 8000"),
+        pair: ("pair pairing.pem", "pair pairing.pem --hours 2"),
+        agent: ("agent pairing.pem", "agent pairing.pem --listen 10.0.0.2:7407 --once"),
         reap: ("reap", "reap --every 60"),
     },
 }
@@ -102,7 +105,7 @@ NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 # Extra of pyproject.toml by module that it installs.
 EXTRAS = dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
 EXTRAS |= dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve")
-EXTRAS |= {"mlflow": "mlflow", "wandb": "wandb"}
+EXTRAS |= {"mlflow": "mlflow", "wandb": "wandb", "cryptography": "nodes"}
 for commands in COMMANDS.values():
     for command, examples in commands.items():
         app.command(epilog=in_help(*examples))(command)

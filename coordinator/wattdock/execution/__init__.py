@@ -5,8 +5,8 @@ meanwhile; a journal and records that survive any end, from which a study is res
 Must not know: terminals, reports, how energy is computed.
 """
 
-from wattdock.execution.context import Measurement, NodeTask, RunOptions
+from wattdock.execution.context import HERE, MachineAccess, Measurement, NodeTask, RunOptions, leased
 from wattdock.execution.interrupts import Interrupts
 from wattdock.execution.measure import measure
 
-__all__ = ["Interrupts", "Measurement", "NodeTask", "RunOptions", "measure"]
+__all__ = ["HERE", "Interrupts", "MachineAccess", "Measurement", "NodeTask", "RunOptions", "leased", "measure"]

@@ -81,6 +81,8 @@ class RunOptions:
     ) -> list[ExecutionPlan]:
         """Return how each experiment is run, see `planning.plan_study`, and say what was decided."""
         plans = plan_study(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
+        if unreached := [plan.config.label for plan in plans if plan.config.nodes and not plan.nodes]:
+            raise PreflightError(f"{unreached[0]}: nodes are reached by `wattdock run` on this machine", "use that")
         if self.task:
             self.task.check(plans)
         for line in (*study.notes, *dict.fromkeys(line for plan in plans for line in (plan.decisions, *plan.warnings))):
@@ -124,6 +126,8 @@ class MachineAccess:
         connect: Takes a launched runner, a check that is called at least twice a second while the runner is waited
             for, and the clock; returns the client.
         inventory: Returns the GPUs in their present state.
+        elsewhere: Of other nodes that hold a part of the model, returns why others may be measuring there, None where
+            they cannot, and the share of each node's CPUs that others used in the last pass.
     """
 
     clock: Clock = field(default_factory=HostClock)
@@ -134,6 +138,7 @@ class MachineAccess:
     )
     connect: Callable[[LaunchedRunner, Callable[[], None], Clock], RunnerClient] = RunnerClient
     inventory: Callable[[], GpuInventory] = GpuInventory.here
+    elsewhere: Callable[[], tuple[str | None, Sequence[float | None]]] = lambda: (None, ())
 
 
 HERE = MachineAccess()

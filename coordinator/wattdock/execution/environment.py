@@ -35,9 +35,9 @@ def environment(
         model: The model as resolved; None where that failed.
         chat_time: The present that chat templates were given; None for that of the runner's machine.
     """
-    config, host_gpus, links = plan.config, plan.inventory.gpus, list(plan.inventory.links)
+    config, host_gpus, links = plan.config, plan.host_gpus, list(plan.inventory.links)
     # Without a runner's answer: the GPUs planned for it.
-    holding = runner.used_gpu_uuids if runner else [gpu.uuid for gpu in plan.gpus]
+    holding = runner.used_gpu_uuids if runner else plan.gpu_uuids
     gpus = [gpu for gpu in host_gpus if gpu.uuid in holding]
     asked_time = any(measured.template_asked_time for measured in record.passes)
     return EnvironmentSnapshot(
@@ -45,7 +45,7 @@ def environment(
         gpu_names=[gpu.name for gpu in gpus],
         gpu_vram_gb=[gpu.vram_total_bytes and gpu.vram_total_bytes / BYTES_PER_GB for gpu in gpus],
         gpu_uuids=[gpu.uuid for gpu in gpus],
-        host_gpus=list(host_gpus),
+        host_gpus=host_gpus,
         driver_version=host_gpus[0].driver_version if host_gpus else None,
         topology=snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None,
         leased=list(plan.lease_names),
@@ -67,6 +67,7 @@ def environment(
         clock=RestartRecord.clock_facts([record]),
         meter=plan.meter.name,
         meter_reason=plan.meter.reason,
+        nodes=[node.facts for node in plan.nodes],
     )
 
 

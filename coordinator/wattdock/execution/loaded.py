@@ -74,7 +74,7 @@ class LoadedRunner:
 
     def lease_fault(self) -> str | None:
         """Return why others may be measuring all the same; None where they cannot."""
-        return leases.fault(self.context.held, has_node=self.has_node)
+        return leases.fault(self.context.held, has_node=self.has_node) or self.context.machine.elsewhere()[0]
 
     @property
     def clock(self) -> Clock:
@@ -89,7 +89,7 @@ class LoadedRunner:
 
 def metered_gpus(plan: ExecutionPlan) -> tuple[str, ...]:
     """Return the UUIDs of the plan's GPUs that its meter watches."""
-    return () if plan.meter.no_gpu_reason else tuple(gpu.uuid for gpu in plan.gpus)
+    return () if plan.meter.no_gpu_reason else tuple(plan.gpu_uuids)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from wattdock.host import processes
 from wattdock.inputs import PromptSet, load_prompts
 from wattdock.runner import PassRequest
 from wattdock.study import events
+from wattdock.values import known_max
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,4 +181,5 @@ def generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -
         )
     around_after = processes.times_around(runner.pids())
     others = around_after.others_share_since(around_before) if around_after and around_before else None
-    return dataclasses.replace(generated, cpu_others_share=others)
+    _, elsewhere = runner.context.machine.elsewhere()
+    return dataclasses.replace(generated, cpu_others_share=known_max((others, *elsewhere)))

@@ -174,7 +174,7 @@ class Session:
 
     @property
     def _gpu_uuids(self) -> list[str]:
-        return [gpu.uuid for gpu in self._plan.gpus]
+        return self._plan.gpu_uuids
 
     def _resolve_model(self) -> ModelFolder:
         """Return the model's folder; fail experiments that measured with another one, or whose prompts it refuses."""

@@ -44,8 +44,8 @@ def choose_launcher(
     folders.make_socket_folder(os.environ).remove()
     # "auto" is the first of the setting's values.
     names = get_args(ExperimentConfig.model_fields["launcher"].annotation)[1:]
-    if config.section.server_url:
-        # Its runner is a client without an engine, and a container has a loopback of its own.
+    if config.section.server_url or config.nodes:
+        # Its runner is a client without an engine, and a container has a loopback of its own and no other network.
         names = ("process",)
     elif runner_dir is None and config.launcher == "auto":
         # Its folder, its variables and its GPUs are the caller's unless an image is named.

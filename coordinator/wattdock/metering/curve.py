@@ -1,7 +1,8 @@
 """Turn one GPU's timeline and a span into joules and their timing uncertainty.
 
 Pure: reads no hardware, knows no backend and no files. `timing_j` covers what the timeline cannot tell about *when*:
-tick brackets, the course of power between ticks, the counter's lag, its resolution; never the sensor's gain.
+tick brackets, the course of power between ticks, the counter's lag, its resolution, another node's clock; never the
+sensor's gain.
 The model and its limits: docs/decisions/energy-uncertainty.md.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from math import hypot, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -127,7 +128,7 @@ class EnergyCurve:
                 why = cause.message if cause else reasons[self._curves[0]]
                 return SpanEnergy(None, None, source, why, span.duration_s, lost)
             source = "integrated_power"
-        energy_j, timing_j = map(float, curve.between(start_ns, end_ns))
+        energy_j, timing_j = map(float, self._timed(curve, start_ns, end_ns))
         return SpanEnergy(energy_j, timing_j, source, None, span.duration_s)
 
     def measured(self, spans: Sequence[Span]) -> list[SpanEnergy]:
@@ -136,10 +137,23 @@ class EnergyCurve:
         found: dict[Span, SpanEnergy] = {}
         if len(spans) > 1 and isinstance(curve, EnergyInterpolation) and not self._gpu.losses:
             are_plain = curve.are_plain(*ends_ns)
-            joules = zip(*curve.between(*ends_ns[:, are_plain]), strict=True)
+            joules = zip(*self._timed(curve, *ends_ns[:, are_plain]), strict=True)
             for span, (energy_j, timing_j) in zip(compress(spans, are_plain), joules, strict=True):
                 found[span] = SpanEnergy(float(energy_j), float(timing_j), self.source, None, span.duration_s)
         return [(found.get(span) or self.between(span.start_ns, span.end_ns)).unless_still() for span in spans]
+
+    def _timed(self, curve: Any, start_ns: Any, end_ns: Any) -> tuple[Any, Any]:
+        """Return joules and their timing uncertainty, that of another node's clock included: it moves both ends."""
+        energy_j, timing_j = curve.between(start_ns, end_ns)
+        if not (shift_ns := round(self._gpu.clock_std_s * NS_PER_S)):
+            return energy_j, timing_j
+        variance_j2 = timing_j**2
+        for direction in (shift_ns, -shift_ns):
+            # A step of power may lie beyond one standard uncertainty: the steeper of one and two counts.
+            moved_ns = (direction, 2 * direction)
+            slopes_j = [(curve.between(start_ns + by, end_ns + by)[0] - energy_j) * direction / by for by in moved_ns]
+            variance_j2 = variance_j2 + np.maximum(*np.square(slopes_j)) / 2
+        return energy_j, np.sqrt(variance_j2)
 
     def hbm_between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules of the GPU's memory between two instants: a part of the board's joules.

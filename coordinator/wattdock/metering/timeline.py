@@ -238,6 +238,8 @@ class GpuTimeline:
         period_s: Interval between the counter's changes, seen or not; None where it is not known.
         busy_fraction: Share of the metered time this GPU's thread spent inside NVML calls.
         boundary: What its counter and its series of power cover.
+        node: Name of the other node that recorded it; empty for this host. All instants are this host's.
+        clock_std_s: Standard uncertainty of all instants together against this host's clock; 0 for this host.
     """
 
     uuid: str
@@ -249,6 +251,8 @@ class GpuTimeline:
     period_s: float | None = None
     busy_fraction: float | None = None
     boundary: EnergyBoundary = "gpu_boards"
+    node: str = ""
+    clock_std_s: float = 0.0
 
     @property
     def losses(self) -> tuple[MeterEvent, ...]:

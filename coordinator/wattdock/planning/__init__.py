@@ -7,11 +7,13 @@ Must not know: how experiments are run, how anything is printed.
 from wattdock.planning import eta
 from wattdock.planning.eta import Forecast, forecast, load_groups
 from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.other_node import OtherNode
 from wattdock.planning.preflight import ExecutionPlan, plan_study, preflight, require_inputs
 
 __all__ = [
     "ExecutionPlan",
     "Forecast",
+    "OtherNode",
     "choose_gpus",
     "eta",
     "forecast",

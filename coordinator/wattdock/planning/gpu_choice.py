@@ -161,7 +161,8 @@ class _Selection:
         if occupied := self.inventory.why_occupied(gpu):
             return occupied
         # Each GPU holds its share of the weights.
-        share_bytes = (self.weight_bytes or 0) * self.config.section.replicas / self.config.gpus_asked
+        config = self.config
+        share_bytes = (self.weight_bytes or 0) * config.section.replicas / config.gpus_asked / config.node_count
         needed, free = max(self.config.min_free_bytes, share_bytes), gpu.vram_free_bytes
         if free is not None and free < needed:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wattdock.launch import Launcher, LauncherChoice
     from wattdock.launch.images import ImagesLock
     from wattdock.metering import Meter
+    from wattdock.planning.other_node import OtherNode
     from wattdock.planning.running_server import RunningServer
 
 # Variable that names the folder into which a command's processes write their marks (`wattdock_spans`).
@@ -95,6 +96,7 @@ class ExecutionPlan:
         job: Job of a cluster's scheduler, where one gave the machine.
         prompts: What it will send, in words; empty before that is known.
         dataset_format, dataset_ignored: As in its result's environment.
+        nodes: The other nodes that hold a part of the model.
     """
 
     config: ExperimentConfig
@@ -110,6 +112,7 @@ class ExecutionPlan:
     prompts: str = ""
     dataset_format: str | None = None
     dataset_ignored: tuple[str, ...] = ()
+    nodes: tuple[OtherNode, ...] = ()
 
     def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
         """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
@@ -117,6 +120,16 @@ class ExecutionPlan:
         if any(gpu.uuid not in now for gpu in self.inventory.gpus):
             return self
         return replace(self, inventory=host_gpus, gpus=tuple(now[gpu.uuid] for gpu in self.gpus))
+
+    @property
+    def gpu_uuids(self) -> list[str]:
+        """UUIDs of the GPUs that it runs on, those of other nodes included."""
+        return [gpu.uuid for gpu in (*self.gpus, *(gpu for node in self.nodes for gpu in node.gpus))]
+
+    @property
+    def host_gpus(self) -> list[Gpu]:
+        """Every GPU of this host and of the other nodes."""
+        return [*self.inventory.gpus, *(gpu for node in self.nodes for gpu in node.host_gpus)]
 
     @property
     def decisions(self) -> str:
@@ -300,7 +313,7 @@ def _memory(config: ExperimentConfig, host: _Host, *, weights_only: bool = False
     most_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
     fit = memory_fit(
         config,
-        gpus=config.gpus_asked,
+        gpus=config.gpus_asked * config.node_count,
         memory_bytes=most_bytes,
         weights_only=weights_only,
         hub_home=host.hub_home,
@@ -322,8 +335,14 @@ def _for_workload(
             memory = _memory(config, host)[1]
         elif not checked.server:
             # On CPUs only a model that may not fit is worth a line.
-            left_bytes, gpus = checked.launch.memory_left_bytes, config.gpus_asked
-            fit = memory_fit(config, gpus=gpus, memory_bytes=left_bytes, on_host=True, hub_home=host.hub_home)
+            left_bytes = checked.launch.memory_left_bytes
+            fit = memory_fit(
+                config,
+                gpus=config.gpus_asked * config.node_count,
+                memory_bytes=left_bytes,
+                on_host=True,
+                hub_home=host.hub_home,
+            )
             memory = fit.line if fit.verdict == "uncertain" else None
         sent, asked = PromptSet.summary(config), ""
         if tasks := tasks_of(config, confined=checked.launch.name != "process"):

@@ -22,7 +22,7 @@ from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
 from wattdock.records.declared import DeclaredWork
 from wattdock.records.passes import PassRecord
 from wattdock.records.restart import RestartRecord
-from wattdock.records.tables import fill_in, schemas, tables_of
+from wattdock.records.tables import REQUESTS, STEPS, TIMELINE, fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wattdock.owned_folder import OwnedFolder
 
 RECORD = "record.json"
+FILES = (RECORD, REQUESTS, STEPS, TIMELINE)
 # Most rows that a byte of a file can hold; more means a forged header, as rows take more than a byte in most files.
 ROWS_PER_BYTE = 8
 # As many rows take 500 MB of memory at most, however small their file: evenly spaced instants take no room in it.
@@ -42,7 +43,8 @@ FEW_ROWS = 500_000
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts or restarts kept `started_ns`.
+# Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
+# there were nodes.
 LATER_KEYS = {
     *(
         "drafted_tokens",
@@ -54,6 +56,8 @@ LATER_KEYS = {
         "repeated_ranks",
         "evaluations",
         "started_ns",
+        "node",
+        "clock_std_s",
     ),
 }
 # The parts of a record that are tables only.

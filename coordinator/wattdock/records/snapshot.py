@@ -147,12 +147,48 @@ class PackageFacts(Stored):
     interpreter: str
 
 
+class NodeFacts(Stored):
+    """Another node that held a part of the model.
+
+    Attributes:
+        name: As its agent was named, "host:port".
+        gpu_uuids: All GPUs of the node.
+        runner: As the node's own runner reported it; null where it loaded nothing.
+        round_trip_s, clock_uncertainty_s: Of the shortest ways there and back between the head and the node, and the
+            standard uncertainty of the node's instants that this leaves, which `timing_j` of its GPUs holds.
+        drift: By how much a second of the node is longer than one of the head.
+    """
+
+    name: str
+    host_name: str
+    boot_id: str
+    gpu_uuids: list[str]
+    driver_version: str | None = None
+    cpu_model: str | None = None
+    cpu_count: int = 0
+    memory_total_bytes: int | None = None
+    kernel: str = ""
+    wattdock_commit: str | None = None
+    wattdock_dirty: bool | None = None
+    job: Job | None = None
+    launcher: str = ""
+    launcher_reason: Said = ""
+    meter: str = ""
+    variables: dict[str, Said] = Field(default_factory=dict)
+    runner: RunnerEnvironment | None = None
+    round_trip_s: float | None = None
+    clock_uncertainty_s: float | None = None
+    drift: float | None = None
+
+
 class EnvironmentSnapshot(Stored):
     """Everything a reader needs to judge, compare or repeat an experiment.
 
     Attributes:
         gpu_count, gpu_names, gpu_vram_gb, gpu_uuids: The GPUs *used*, all in the same order; bytes / 1e9.
-        host_gpus: Every GPU of the host, before the run.
+        host_gpus: Every GPU of the host and of the other nodes, before the run.
+        nodes: The other nodes that held a part of the model; empty for a model on one. All other fields but GPUs are of
+            the head, which ran the study.
         topology: Null with fewer than two GPUs.
         leased: GPU UUIDs, or "cpu", that were leased for the run.
         exclusive: "machine" where no other user of wattdock could measure on this machine at the same time.
@@ -207,6 +243,7 @@ class EnvironmentSnapshot(Stored):
     clock: ClockFacts
     meter: str
     meter_reason: Said | None
+    nodes: list[NodeFacts] = Field(default_factory=list)
     changes: list[ConditionChange] | None = None
 
     @property

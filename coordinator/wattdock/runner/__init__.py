@@ -7,15 +7,25 @@ Must not know: how a runner was started, what a pass costs, what an experiment i
 
 from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
 from wattdock.runner.marks import Marks
-from wattdock.runner.wire import Heartbeat, LoadRequest, PassRequest, RunnerDescription, RunnerFinding
+from wattdock.runner.wire import (
+    Heartbeat,
+    LoadRequest,
+    NodePlace,
+    PassRequest,
+    RunnerDescription,
+    RunnerFinding,
+    load_request,
+)
 
 __all__ = [
     "PROTOCOL_VERSION",
     "Heartbeat",
     "LoadRequest",
     "Marks",
+    "NodePlace",
     "PassRequest",
     "RunnerClient",
     "RunnerDescription",
     "RunnerFinding",
+    "load_request",
 ]

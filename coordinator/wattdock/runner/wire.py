@@ -100,6 +100,21 @@ class RunnerFinding:
 
 
 @dataclass(frozen=True)
+class NodePlace:
+    """The place of a runner among those that hold a model together, one on each node.
+
+    Attributes:
+        rank: 0 is the head's, which is asked for passes.
+        head_address, head_port: Where the runners meet.
+    """
+
+    nodes: int
+    rank: int
+    head_address: str
+    head_port: int
+
+
+@dataclass(frozen=True)
 class LoadRequest:
     """A model to load.
 
@@ -107,6 +122,7 @@ class LoadRequest:
         model_path: Its folder as the runner sees it, or the GGUF file there that was chosen.
         weights_seed: Seed of random weights; None to read the weights from the folder.
         gpu_uuids: The GPUs that the engine must see; empty without GPUs.
+        place: None for a model on one node.
     """
 
     model_path: Path
@@ -115,6 +131,7 @@ class LoadRequest:
     weights_seed: int | None = None
     trust_remote_code: bool = False
     gpu_uuids: Sequence[str] = ()
+    place: NodePlace | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +226,7 @@ def load_request(request: LoadRequest) -> pb.LoadRequest:
         random_weights=None if seed is None else pb.RandomWeights(low=low, high=high, seed=seed),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=request.gpu_uuids,
+        place=None if request.place is None else pb.NodePlace(**vars(request.place)),
     )
 
 

@@ -85,20 +85,34 @@ class RandomWeights(_message.Message):
     def __init__(self, low: _Optional[float] = ..., high: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_path", "dtype", "engine_args_json", "random_weights", "trust_remote_code", "gpu_uuids")
+    __slots__ = ("model_path", "dtype", "engine_args_json", "random_weights", "trust_remote_code", "gpu_uuids", "place")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     RANDOM_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
     GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     dtype: str
     engine_args_json: str
     random_weights: RandomWeights
     trust_remote_code: bool
     gpu_uuids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., engine_args_json: _Optional[str] = ..., random_weights: _Optional[_Union[RandomWeights, _Mapping]] = ..., trust_remote_code: bool = ..., gpu_uuids: _Optional[_Iterable[str]] = ...) -> None: ...
+    place: NodePlace
+    def __init__(self, model_path: _Optional[str] = ..., dtype: _Optional[str] = ..., engine_args_json: _Optional[str] = ..., random_weights: _Optional[_Union[RandomWeights, _Mapping]] = ..., trust_remote_code: bool = ..., gpu_uuids: _Optional[_Iterable[str]] = ..., place: _Optional[_Union[NodePlace, _Mapping]] = ...) -> None: ...
+
+class NodePlace(_message.Message):
+    __slots__ = ("nodes", "rank", "head_address", "head_port")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_PORT_FIELD_NUMBER: _ClassVar[int]
+    nodes: int
+    rank: int
+    head_address: str
+    head_port: int
+    def __init__(self, nodes: _Optional[int] = ..., rank: _Optional[int] = ..., head_address: _Optional[str] = ..., head_port: _Optional[int] = ...) -> None: ...
 
 class LoadEvent(_message.Message):
     __slots__ = ("progress", "loaded")

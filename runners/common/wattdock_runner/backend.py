@@ -63,6 +63,16 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class NodePlace:
+    """The place of a node among those that hold a model together, and where these meet: on the node of rank 0."""
+
+    nodes: int
+    rank: int
+    head_address: str
+    head_port: int
+
+
+@dataclass(frozen=True)
 class LoadOrder:
     """A model to load.
 
@@ -74,6 +84,7 @@ class LoadOrder:
         rank: The place of this process, where several processes hold the model together.
         replicas: Number of processes that each hold a copy.
         gguf: Name of the GGUF file that was chosen in the folder; empty leaves the choice to the folder.
+        place: The place of this node, where several nodes hold the model together.
     """
 
     model_path: Path
@@ -85,6 +96,7 @@ class LoadOrder:
     rank: Rank | None = None
     replicas: int = 1
     gguf: str = ""
+    place: NodePlace | None = None
 
 
 @dataclass(frozen=True)
@@ -207,6 +219,7 @@ class Backend:
         engine_arguments: Valid names, with types where wattdock checks them; None where the engine is not installed.
         needs_folder: Whether a load needs a model's folder.
         can_replicate: Whether several processes may serve a workload, each with its copy (`data_parallel_size`).
+        spans_nodes: Whether an engine on each of several nodes may hold a part of the model.
         caveats: Findings that every diagnosis repeats.
         engine: The loaded engine, from `load` to `unload`.
     """
@@ -223,6 +236,7 @@ class Backend:
     engine_arguments: Mapping[str, Argument] | None = None
     needs_folder = True
     can_replicate = False
+    spans_nodes = False
     caveats: tuple[Finding, ...] = ()
     engine: Engine | None = None
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import PROTOCOL_VERSION
 from wattdock_runner.arguments import check_engine_args, parse_engine_args, takeable
-from wattdock_runner.backend import REPLICAS, Arrival, Chat, LoadOrder, Prompt, RandomWeights, Sampling, Workload
+from wattdock_runner.backend import (
+    REPLICAS,
+    Arrival,
+    Chat,
+    LoadOrder,
+    NodePlace,
+    Prompt,
+    RandomWeights,
+    Sampling,
+    Workload,
+)
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
 from wattdock_runner.recorder import Step
@@ -69,6 +79,7 @@ def load_order_from(
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
     engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
     check_engine_args(engine_args, declared, engine)
+    place: pb.NodePlace | None = _optional(request, "place")
     return LoadOrder(
         model_path=path,
         dtype=request.dtype or "auto",
@@ -78,6 +89,7 @@ def load_order_from(
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
         gguf=gguf,
+        place=None if place is None else NodePlace(place.nodes, place.rank, place.head_address, place.head_port),
     )
 
 

@@ -80,6 +80,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             f"{self._backend.framework} {version}",
             needs_folder=self._backend.needs_folder,
         )
+        if order.place and not self._backend.spans_nodes:
+            raise InvalidRequest(f"{self._backend.name} cannot spread a model over nodes; vllm can")
         self._engine.require_idle()
         if self._is_loaded:
             raise WrongState("a model is loaded already; Unload it first")

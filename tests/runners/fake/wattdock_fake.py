@@ -171,6 +171,7 @@ class FakeBackend(Backend):
         "most_in_flight": Argument((int,)),
     }
     can_replicate = True
+    spans_nodes = True
 
     def load(self, order: LoadOrder, report: Report) -> LoadedModel:
         """Pretend to load for `load_s` seconds, on exactly the GPUs asked for."""

@@ -123,6 +123,8 @@ class BackendSection(BaseModel):
     # The kinds of arrival that the backend's runner offers; None where only the runner knows them.
     arrivals: ClassVar[tuple[str, ...] | None] = None
     needs_gpu: ClassVar[bool] = False
+    # Whether an engine may span nodes.
+    spans_nodes: ClassVar[bool] = False
     # A limitation of the runner that a plan names before a run.
     caveat: ClassVar[str] = ""
     # The setting that switches the engine's prefix cache on.

@@ -75,6 +75,7 @@ class Section(TensorPipelineSection, ReplicableSection):
     """
 
     arrivals: ClassVar = ("batch", "closed", "open", "single")
+    spans_nodes: ClassVar = True
     size_names: ClassVar = ("tensor_parallel_size", "pipeline_parallel_size")
 
     dtype: Dtype = "auto"

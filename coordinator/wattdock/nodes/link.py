@@ -1,0 +1,212 @@
+"""The head's link to one agent: orders and their answers, exchanges of instants, and what is wrong with the link.
+
+Two threads: one reads answers, one asks for instants ten times a second. Knows no experiment.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from wattdock.clock import NS_PER_S
+from wattdock.errors import Cause, PreflightError, RunnerError
+from wattdock.host import Machine, processes
+from wattdock.metering.node_clock import Exchange, NodeClock
+from wattdock.nodes.agent import SERVES_ANOTHER, SILENCE_S
+from wattdock.nodes.messages import PROTOCOL_VERSION, error_from
+from wattdock.version import __version__
+from wattdock_proto.v1 import node_pb2 as pb
+from wattdock_proto.v1 import node_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattdock.nodes.pairing import Pairing
+
+EXCHANGE_S = 0.1
+CONNECT_S, DESCRIBE_S = 5.0, 15.0
+POLL_S = 0.2
+CLOSE_WAIT_S = 2.0
+
+
+class NodeLink:
+    """A link to the agent at an address, open until `close`.
+
+    Raises:
+        PreflightError: Nothing listens there, it has another pairing, another wattdock or user, or serves another head.
+
+    Attributes:
+        description: What the agent says of its node.
+    """
+
+    def __init__(self, address: str, pairing: Pairing) -> None:
+        self.address = address
+        _require_listening(address)
+        self._channel = pairing.channel(address)
+        self._stub = node_pb2_grpc.NodeStub(self._channel)  # type: ignore[no-untyped-call]
+        try:
+            self.description: pb.DescribeNodeResponse = self._stub.DescribeNode(
+                pb.DescribeNodeRequest(), timeout=DESCRIBE_S, wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            self._channel.close()
+            raise PreflightError(
+                f"what listens at {address} does not know this pairing",
+                "copy the same, unexpired pairing file to both nodes, and start its agent with it",
+                cause=Cause.NOT_PERMITTED,
+            ) from error
+        self._require_same()
+        self._exchanges: list[Exchange] = []
+        self._fault: str | None = None
+        self._refusal: str | None = None
+        self._heard_ns = time.monotonic_ns()
+        self._orders: queue.SimpleQueue[pb.NodeOrder | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[pb.NodeEvent] = queue.SimpleQueue()
+        self._told: dict[int, pb.NodeEvent] = {}
+        self._number, self._closed = 0, threading.Event()
+        self._call = self._stub.Serve(iter(self._orders.get, None))
+        for work in (self._read_answers, self._exchange):
+            threading.Thread(target=work, name=f"link-{address}", daemon=True).start()
+
+    def send(self, **order: Any) -> int:
+        """Send an order, and return its number."""
+        self._number += 1
+        self._orders.put(pb.NodeOrder(number=self._number, **order))
+        return self._number
+
+    def wait(self, number: int, check: Callable[[], None] = lambda: None, timeout_s: float | None = None) -> Any:
+        """Return the answer to an order.
+
+        Args:
+            check: Called five times a second; what it raises ends the wait.
+
+        Raises:
+            WattdockError: The agent could not do it, or the link is lost; what `check` raises.
+        """
+        began_ns = time.monotonic_ns()
+        while number not in self._told:
+            self.check(wait_s=POLL_S)
+            check()
+            if timeout_s and time.monotonic_ns() - began_ns > timeout_s * NS_PER_S:
+                raise self._lost(f"no answer within {timeout_s:g} s")
+        return self._told.pop(number)
+
+    def ask(self, **order: Any) -> Any:
+        """Return the answer to an order that is sent now; see `wait`."""
+        return self.wait(self.send(**order))
+
+    def check(self, wait_s: float = 0.0) -> None:
+        """Take the answers that have come, and raise if one is an error, or the link or the node's part is lost."""
+        try:
+            while True:
+                event = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
+                wait_s = 0.0
+                if event.HasField("error"):
+                    raise error_from(event.error, self.address)
+                self._told[event.answers] = event
+        except queue.Empty:
+            pass
+        if self._refusal:
+            raise PreflightError(f"node {self.address}: {self._refusal}", "wait for that study", cause=Cause.IN_USE)
+        if self._fault:
+            raise self._lost(self._fault)
+        if (silent_s := (time.monotonic_ns() - self._heard_ns) / NS_PER_S) > SILENCE_S:
+            raise self._lost(f"nothing heard for {silent_s:.0f} s: it has stopped, or the link is cut")
+
+    def exchanges(self, since: int = 0) -> list[Exchange]:
+        """Return the exchanges made so far, from number `since` on."""
+        return self._exchanges[since:]
+
+    def clock(self, since: int = 0) -> NodeClock:
+        """Return the node's clock by the exchanges from number `since` on.
+
+        Raises:
+            ClockError: They do not tell it.
+        """
+        return NodeClock.of(self.exchanges(since))
+
+    def close(self) -> None:
+        """End the session; the agent then ends all that it started for it."""
+        self._closed.set()
+        self._orders.put(None)
+        self._call.cancel()
+        closing = threading.Thread(target=self._channel.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_WAIT_S)
+
+    def _lost(self, why: str) -> RunnerError:
+        return RunnerError(f"node {self.address}: {why}", "see the agent's lines there", cause=Cause.NODE)
+
+    def _require_same(self) -> None:
+        """Refuse an agent whose wattdock, wire or user is not this one's."""
+        told, own = self.description, Machine.checkout().revision
+        pairs = {
+            "protocol": (told.protocol_version, PROTOCOL_VERSION),
+            "wattdock": (told.wattdock_version, __version__),
+            "commit": (told.revision if told.HasField("revision") else None, own),
+            "user": (told.user, processes.user_name()),
+        }
+        if unequal := [f"{name} {there}, here {here}" for name, (there, here) in pairs.items() if there != here]:
+            self._channel.close()
+            raise PreflightError(
+                f"node {self.address} has another {'; '.join(unequal)}",
+                "install the same wattdock on every node, and start its agent as the same user",
+                cause=Cause.VERSION,
+            )
+
+    def _read_answers(self) -> None:
+        try:
+            for event in self._call:
+                self._heard_ns = time.monotonic_ns()
+                self._answers.put(event)
+            self._fault = self._fault or "the agent has ended the session"
+        except grpc.RpcError as error:
+            self._note(error)
+
+    def _exchange(self) -> None:
+        """Ask for instants, one question after the other, until the link is closed or lost."""
+        questions: queue.SimpleQueue[pb.ClockQuestion | None] = queue.SimpleQueue()
+        try:
+            answers = self._stub.Exchange(iter(questions.get, None), wait_for_ready=True)
+            while not self._closed.wait(EXCHANGE_S):
+                sent_ns = time.monotonic_ns()
+                questions.put(pb.ClockQuestion())
+                answer = next(answers)
+                returned_ns = time.monotonic_ns()
+                self._heard_ns = returned_ns
+                self._exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, returned_ns))
+                if answer.HasField("fault"):
+                    self._fault = self._fault or answer.fault
+        except (grpc.RpcError, StopIteration) as error:
+            self._note(error)
+        finally:
+            questions.put(None)
+
+    def _note(self, error: Exception) -> None:
+        """Keep why the link was lost, unless it was closed here."""
+        if not self._closed.is_set():
+            details = error.details() if isinstance(error, grpc.Call) else ""
+            if isinstance(error, grpc.Call) and SERVES_ANOTHER in (details or ""):
+                self._refusal = details
+            self._fault = self._fault or f"the link is lost: {details or 'the agent has ended'}"
+
+
+def _require_listening(address: str) -> None:
+    """Try whether anything listens at an address.
+
+    Raises:
+        PreflightError: Nothing does, or there is no way to it.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise PreflightError(
+            f"no agent at {address}: {error}",
+            "start `wattdock agent` there with the pairing file, and let its port through",
+        ) from error

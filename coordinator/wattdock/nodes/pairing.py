@@ -1,0 +1,158 @@
+"""Pairing: one small file that both nodes hold, and the identities of a session that are made from it.
+
+The file is the key and the certificate of a private authority that expires. Each side makes itself a key and a
+certificate with it, for as long as its process lives; who cannot show one of the same file is not talked to.
+Must not know: what is said.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, Self
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from wattdock.errors import Cause, ConfigError
+from wattdock.opening import open_regular, read_bounded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Role = Literal["head", "agent"]
+FILE_MODE, OTHERS = 0o600, stat.S_IRWXG | stat.S_IRWXO
+MAX_PAIRING_BYTES = 16_384
+# How far the nodes' times of day may differ.
+SKEW = timedelta(minutes=5)
+PURPOSES = {"head": ExtendedKeyUsageOID.CLIENT_AUTH, "agent": ExtendedKeyUsageOID.SERVER_AUTH}
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.enable_http_proxy", 0),
+    # A timeline of hours is some hundred megabytes.
+    ("grpc.max_receive_message_length", 1 << 30),
+    ("grpc.max_send_message_length", 1 << 30),
+]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The authority of one pairing file.
+
+    Attributes:
+        expires: When nobody accepts it any longer.
+    """
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, path: Path, hours: float) -> Self:
+        """Write a new pairing file, which is valid for some hours.
+
+        Raises:
+            ConfigError: There is a file already, or it cannot be written.
+        """
+        key, name = ec.generate_private_key(ec.SECP256R1()), f"wattdock {secrets.token_hex(8)}"
+        certificate = (
+            _certificate(key, name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), hours=hours)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        try:
+            descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=FILE_MODE)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}", "name a new file in a folder of your own") from error
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(key, certificate)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a pairing file.
+
+        Raises:
+            ConfigError: It cannot be read, others can read it, it is none, or it has expired.
+        """
+        try:
+            descriptor = open_regular(path, owned=True)
+            with os.fdopen(descriptor, "rb") as file:
+                if mode := os.fstat(descriptor).st_mode & OTHERS:
+                    raise ConfigError(
+                        f"{path}: other users can read or write it (mode {mode:03o} for them)",
+                        "others may hold this secret: make a new one with `wattdock pair`, and keep its mode 600",
+                        cause=Cause.OTHERS_COULD_WRITE,
+                    )
+                content = read_bounded(file, path, MAX_PAIRING_BYTES)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
+        try:
+            key = serialization.load_pem_private_key(content, None)
+            certificate = x509.load_pem_x509_certificate(content)
+            if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+                raise ValueError("its key and its certificate do not belong together")
+        except ValueError as error:
+            raise ConfigError(f"{path} is no pairing file", "`wattdock pair FILE` makes one") from error
+        pairing = cls(key, certificate)
+        if datetime.now(UTC) >= pairing.expires:
+            expired = f"{path} has expired, at {pairing.expires.isoformat(timespec='seconds')}"
+            raise ConfigError(expired, "make a new one with `wattdock pair`, and copy it to every node")
+        return pairing
+
+    @property
+    def expires(self) -> datetime:
+        """When it ends."""
+        return self.certificate.not_valid_after_utc
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return an agent's credentials, which take heads of the same pairing only."""
+        return grpc.ssl_server_credentials([self._identity("agent")], self._root, require_client_auth=True)
+
+    def channel(self, address: str) -> grpc.Channel:
+        """Return a head's channel to an agent of the same pairing; connects when it is used."""
+        key, certificate = self._identity("head")
+        named = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", "agent.wattdock")]
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(self._root, key, certificate), options=named)
+
+    @property
+    def _root(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def _identity(self, role: Role) -> tuple[bytes, bytes]:
+        """Return a new key and its certificate for one side of a session."""
+        key, name = ec.generate_private_key(ec.SECP256R1()), f"{role}.wattdock"
+        unsigned = _certificate(key, name, self.certificate.subject, expires=self.expires)
+        unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        unsigned = unsigned.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([PURPOSES[role]]), critical=True)
+        return _pem(key), unsigned.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _certificate(
+    key: ec.EllipticCurvePrivateKey,
+    name: str,
+    issuer: x509.Name,
+    *,
+    hours: float = 0.0,
+    expires: datetime | None = None,
+) -> x509.CertificateBuilder:
+    """Return a certificate that is not signed yet, valid from now on."""
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        issuer,
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+        key.public_key(),
+        x509.random_serial_number(),
+        now - SKEW,
+        expires or now + timedelta(hours=hours),
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
