@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,7 +14,7 @@ from refused import raises
 from seams import nodes as behind
 
 from wattdock.errors import Cause, ConfigError, PreflightError, RunnerError
-from wattdock.host import processes
+from wattdock.host import Machine, processes
 from wattdock.nodes import Agent, Pairing
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def ready(opened: behind.NodeLink) -> None:
     opened.check()
 
 
-def test_another_version_or_user_is_refused_with_both_values(
+def test_another_version_commit_or_user_is_refused_with_both_values(
     agent: Agent, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions that differ would not mean the same by one message."""
@@ -191,6 +192,11 @@ def test_another_version_or_user_is_refused_with_both_values(
     names = iter(["else", "somebody"])
     monkeypatch.setattr(processes, "user_name", lambda: next(names))
     with raises(PreflightError, "somebody", "else", cause=Cause.VERSION):
+        link(agent, file)
+    monkeypatch.undo()
+    commits = iter([SimpleNamespace(revision="0ddba11"), SimpleNamespace(revision="decade")])
+    monkeypatch.setattr(Machine, "checkout", lambda: next(commits))
+    with raises(PreflightError, "commit 0ddba11, here decade", cause=Cause.VERSION):
         link(agent, file)
 
 
