@@ -220,6 +220,16 @@ def test_a_model_too_large_for_one_gpu_is_compared_with_its_smallest_split() -> 
     assert curve[1].efficiency.value == pytest.approx(curve[1].speed_up.value / 2)
 
 
+def test_a_split_over_two_nodes_is_a_point_of_its_own() -> None:
+    """Two GPUs of one node and one of each of two, from results that else would be pooled."""
+    other = {"name": "b:7407", "host_name": "b", "boot_id": "b", "gpu_uuids": [SLOWED["uuid"]]}
+    over = tensor(2, power_w=700).model_dump(mode="json")
+    over["environment"]["nodes"] = [other]
+    [setting] = scaled({"one": tensor(1), "two": tensor(2), "nodes": ExperimentResult.model_validate(over)}).settings
+    assert [point.split for point in setting.points] == ["one GPU", "TP=2", "TP=2 on 2 nodes"]
+    assert [point.restarts for point in setting.points] == [3, 3, 3]
+
+
 def test_what_failed_or_used_no_gpu_is_left_out_with_the_reason() -> None:
     """A failed row must not look like a slow one."""
     failed = split_document({"tensor_parallel_size": 2}, [1.0], [1.0]) | {"status": "failed"}

@@ -201,8 +201,13 @@ class _Usable:
         return Split.of(self.environment.runner.parallelism)
 
     @property
+    def label(self) -> str:
+        nodes = 1 + len(self.environment.nodes)
+        return self.split.label + (f" on {nodes} nodes" if nodes > 1 else "")
+
+    @property
     def split_key(self) -> tuple[int, str]:
-        return self.environment.gpu_count, self.split.label
+        return self.environment.gpu_count, self.label
 
 
 def scale(rows: Sequence[StoredResult]) -> Scaling:
@@ -283,7 +288,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
         kind=same[0].split.kind,
-        split=same[0].split.label,
+        split=same[0].label,
         gpus=same[0].environment.gpu_count,
         restarts=len(restarts[statistics.SPEED]),
         tokens_per_s=restarts[statistics.SPEED].figure(),
