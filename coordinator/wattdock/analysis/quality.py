@@ -17,6 +17,7 @@ import numpy as np
 
 from wattdock.analysis.joules import NORMAL95
 from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor
+from wattdock.text import pluralize
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class _Items:
         score, known, interval, more = correct / self.scores.size, not isnan(total_j), None, _with_two(self.scores)
         reason = self.reason if not known else None if correct else "no answer is right"
         if not reason and restarts < LEAST_RESTARTS:
-            reason = f"an interval needs {LEAST_RESTARTS} restarts; set repeats.restarts"
+            reason = f"asked in {pluralize(restarts, 'restart')}, an interval needs {LEAST_RESTARTS}"
         elif not reason:
             half = half_width(self.scores, self.table[:, :, 1], self.timing)
             interval = Interval.around(total_j / correct, half)

@@ -84,6 +84,10 @@ def _instead(option: str, context: Any) -> str:
     # A server that runs already takes no settings.
     if not takes_settings or any(word.startswith("--url") for word in sys.argv):
         return ""
+    from wattdock.config import WorkloadSpec
+
+    if name in WorkloadSpec.model_fields:
+        return f". write --set workload.{name}=VALUE"
     backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
     return f". a setting of the engine's own is written --set {backend}.{name}=VALUE"
 

@@ -141,16 +141,19 @@ def frontier(points: Sequence[Point]) -> Chart:
         COLUMNS["energy_per_correct_j"].heading: lambda point: point.j_per_correct,
         unit: lambda point: point.j_per_token,
     }
+    few = len(drawn_points) <= MOST_SERIES
+    # A decision needs the names of what stands on the line.
+    series = [(point.row.backend, point.label) if few else _series(point) for point in drawn_points]
     for name, cost in costs.items():
         unbeaten = efficient(drawn_points, cost)
         rows = [
             _identity(point)
+            | {"series": series_name(*of_point)}
             | with_ends(SCORE, point.score)
             | with_ends(name, cost(point))
             | {UNBEATEN: "yes" if point.label in unbeaten else "no"}
-            for point in drawn_points
+            for point, of_point in zip(drawn_points, series, strict=True)
         ]
-        series = [_series(point) for point in drawn_points]
         panels.append(_against(SCORE, name, rows, series, dash=alt.value([1, 0]), name=f"dots{len(panels)}"))
     return alt.vconcat(*panels).properties(
         description="Lower right is better. A line joins the results that no other is shown to beat: one that is as "

@@ -19,7 +19,7 @@ from wattdock.store.table import replacements
 from wattdock.text import listed, matching_names, nearest, runs_of, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,16 @@ def _folders(
         return _of_path(name, open_bundle)
     if not experiment or not place.endswith(TAR) or not Path(place).is_file():
         return _of_name(name, output_dir, warn)
-    folders = _of_path(place, open_bundle)
-    if named_so := [folder for folder in folders if load_result(folder).config.label == experiment]:
-        return named_so
-    raise ConfigError(f"{name}: no experiment of {place} has this name", f"see `wattdock show {place}`")
+    labels = {folder: load_result(folder).config.label for folder in _of_path(place, open_bundle)}
+    return _of_experiment(experiment, place, labels)
+
+
+def _of_experiment(name: str, place: str, labels: Mapping[Path, str]) -> list[Path]:
+    """Return the results of one experiment, by the names of all that are in a study or bundle."""
+    if found := [folder for folder, label in labels.items() if label == name]:
+        return found
+    known = listed([repr(label) for label in dict.fromkeys(labels.values())])
+    raise ConfigError(f"{place}:{name}: no experiment of {place} has this name", f"name one of {known}")
 
 
 def _of_path(name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
@@ -139,9 +145,7 @@ def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[P
     matches, (study, colon, experiment) = matching_names(text, folders), text.partition(":")
     if not matches and colon:
         of_study = _of_name(study, output_dir, warn)
-        if named_so := [folder for folder in of_study if names.experiments.get(folder) == experiment]:
-            return named_so
-        raise ConfigError(f"{text}: no experiment of {study} has this name", f"see `wattdock show {study}`")
+        return _of_experiment(experiment, study, {folder: names.experiments.get(folder, "") for folder in of_study})
     if not matches:
         near = nearest(Path(text).stem, [without_timestamp(name) for name in folders])
         shown = "`wattdock results list` shows all names; STUDY:EXPERIMENT names one experiment of a study"
