@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
 
 SPECIFICATION = "https://github.com/Boavizta/BoAmps/tree/main/model"
-# Greatest relative error of each word for quality.
-QUALITY = {"high": 0.10, "medium": 0.25}
 
 
 def written(facts: Facts) -> str:
@@ -40,8 +38,7 @@ def written(facts: Facts) -> str:
     is_command = result.config.command is not None
     if is_command:
         amounts = {"input": result.work.count if result.work else None}
-    joules, seconds = facts.counted
-    half = facts.budget.expanded or 1.0
+    joules, seconds, where = facts.counted
     return json_text(
         _known(
             {
@@ -55,8 +52,8 @@ def written(facts: Facts) -> str:
                 "task": {
                     "taskStage": "other" if is_command else "inference",
                     "taskFamily": "other" if is_command else "text generation",
-                    "taskDescription": f"{facts.rungs.label}: {facts.figure}. {energy.boundary_statement} "
-                    f"Audit: {facts.summary}.",
+                    "taskDescription": f"{facts.rungs.label}: {facts.figure}. powerConsumption is of {where}. "
+                    f"{energy.boundary_statement} Audit: {facts.rungs.audit}.",
                     "nbRequest": done.requests or 0,
                     "algorithms": [{"algorithmType": "other"} if is_command else _known(algorithm)],
                     "dataset": [
@@ -75,10 +72,8 @@ def written(facts: Facts) -> str:
                         "measurementDateTime": _time(result.started_utc),
                     }
                 ],
-                "system": {"os": "linux", "distributionVersion": environment.kernel},
                 "software": _known({"language": "python", "version": runner.python_version}),
                 "infrastructure": {"infraType": "other", "components": _components(environment)},
-                "quality": next((word for word, most in QUALITY.items() if half <= most), "low"),
             }
         ),
         indent=2,
@@ -86,17 +81,18 @@ def written(facts: Facts) -> str:
 
 
 def _components(environment: EnvironmentSnapshot) -> list[dict[str, object]]:
-    gpus = [gpu for gpu in environment.host_gpus if gpu.uuid in environment.gpu_uuids]
-    components: list[dict[str, object]] = [
-        {"componentName": name, "componentType": "gpu", "nbComponent": environment.gpu_names.count(name)}
-        | {
-            "memorySize": next(
-                (gpu.vram_total_bytes / 1e9 for gpu in gpus if gpu.name == name and gpu.vram_total_bytes), None
-            )
-        }
+    sizes = {gpu.name: gpu.vram_total_bytes for gpu in environment.host_gpus if gpu.uuid in environment.gpu_uuids}
+    return [
+        _known(
+            {
+                "componentName": name,
+                "componentType": "gpu",
+                "nbComponent": environment.gpu_names.count(name),
+                "memorySize": size / 1e9 if (size := sizes.get(name)) else None,
+            }
+        )
         for name in dict.fromkeys(environment.gpu_names)
     ]
-    return [_known(component) for component in components]
 
 
 def _known(values: Mapping[str, object]) -> dict[str, object]:
