@@ -143,14 +143,16 @@ def write(path: Path, content: Any) -> Path:
         ("api.json", {"rows": [INFERENCEX_API]}, "InferenceX", SPEED | {"gpu_count": 2, "joules_per_token": 0.8}),
         ("nodes.json", [INFERENCEX | {"is_multinode": True}], "InferenceX", {"gpu_count": None, "power_w": 800}),
         ("bench.json", VLLM, "vLLM bench", SPEED | {"output_tokens": 100_000, "joules_per_token": None}),
-        ("two.jsonl", f"{json.dumps(VLLM)}\n{json.dumps(VLLM)}\n", "vLLM bench", SPEED),
+        ("two.jsonl", f"{json.dumps(VLLM)}\n\n{json.dumps(VLLM)}\n", "vLLM bench", SPEED),
+        # An object at the beginning of a line makes no JSON lines of a document.
+        ("list.json", f'{{"rows": [\n{json.dumps(INFERENCEX)}\n]}}', "InferenceX", SPEED),
         ("report.yaml", LLM_D_1, "llm-d-benchmark 0.1", {"gpu_count": 2, "precision": "fp8", "requests": 200}),
         ("report.yaml", LLM_D_2, "llm-d-benchmark 0.2", SPEED | {"gpu_count": 2, "engine": "llm-d"}),
         (
             "emissions.csv",
             CODECARBON,
             "codecarbon",
-            {"energy_j": pytest.approx(80_000), "window_s": 100, "gpu_count": 2},
+            {"energy_j": pytest.approx(80_000), "window_s": 100, "gpu_count": 2, "gpus": "2 × NVIDIA H200"},
         ),
     ],
 )
@@ -289,6 +291,9 @@ def test_the_published_tables_are_what_their_page_counts(name: str) -> None:
         ("x.json", VLLM | {"completed": "many"}, ("x.json", "requests", "'many'", "no figure")),
         ("x.json", VLLM | {"duration": 10**400}, ("x.json", "window_s", "1000", "no figure")),
         ("x.json", VLLM | {"duration": [1]}, ("x.json", "window_s", "[1]", "no figure")),
+        ("x.json", VLLM | {"output_throughput": -1.0}, ("x.json", "output_tokens_per_s", "-1.0", "no figure")),
+        ("x.jsonl", f"{json.dumps(VLLM)}\n\n{{'\n", ("x.jsonl", "line 3", "JSON")),
+        ("x.json", [INFERENCEX, {"model": "a/b"}], ("x.json#/1", "no framework", "InferenceX", "leave the row out")),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_error(
@@ -302,7 +307,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_error(
 def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_path: Path) -> None:
     """Each says that the rows are others'."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
-    table = called("audit", file)
+    table = called("audit", file, file, tmp_path / "../" / tmp_path.name / "chat.json")
     assert (table.returncode, "1 row of others, none publishable" in table.stdout) == (0, True)
     [audited] = json.loads(called("audit", file, "--json").stdout)
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -202,12 +203,22 @@ def study_of(file: Path | dict[str, Any] | None, flags: Any, *, publishable: boo
 
 
 @contextmanager
-def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
+def open_results(
+    names: Sequence[str], output_dir: Path, output: Path | None = None, files: Sequence[Path] | None = None
+) -> Iterator["list[StoredResult]"]:
     """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
 
+    Args:
+        output: The file that a command will write.
+        files: What it reads besides.
+
     Raises:
-        ConfigError, StoreError: As `find_results`.
+        ConfigError, StoreError: As `find_results`, or the output would replace what is read.
     """
+    # BUNDLE.tar:EXPERIMENT reads the bundle.
+    read: list[str | Path] = [*names, *(re.sub(r"(?<=\.tar):.*", "", name) for name in names), *(files or ())]
+    if output and output.exists() and any(Path(name).exists() and output.samefile(name) for name in read):
+        raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
 

@@ -22,7 +22,8 @@ def rows_of_others(files: Sequence[Path] | None, published_at: str | None = None
     """Return the rows of files in which others published results; of no files, none."""
     from wattdock.imported import read_rows
 
-    return [row for file in files or () for row in read_rows(file, published_at)]
+    once = {file.resolve(): file for file in files or ()}
+    return [row for file in once.values() for row in read_rows(file, published_at)]
 
 
 def audit(
@@ -59,9 +60,9 @@ def audit(
     audited = audit_rows(rows_of_others(files, published_at))
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
-    if csv:
-        write_output(csv, table(audited).encode(errors="backslashreplace"), "--csv")
-    with open_results(beside or [], output_dir) as own:
+    with open_results(beside or [], output_dir, csv, files) as own:
+        if csv:
+            write_output(csv, table(audited).encode(errors="backslashreplace"), "--csv")
         if as_json:
             show({"imported": audited, "own": own} if own else audited, as_json=True)
         else:
