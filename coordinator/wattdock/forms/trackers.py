@@ -37,7 +37,7 @@ def tracker(target: str, warn: Callable[[str], None]) -> Callable[[Sequence[Stor
     if kind not in TRACKERS or not place:
         raise ConfigError(f"--log-to {withheld(target)}: no tracker", "write mlflow:URI or wandb:PROJECT")
     if kind == "mlflow" and (scheme := urlsplit(place).scheme) not in ("", "file", "http", "https"):
-        raise ConfigError(f"--log-to mlflow:{scheme}:…: not supported", "name a server (https://…) or a folder")
+        raise ConfigError(f"--log-to mlflow:{scheme}:…: not supported", "name an HTTP server or a folder")
     if find_spec(kind) is None:
         raise ModuleNotFoundError(name=kind)
 
