@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.kept import kept as made
 from make.rows import row
 
 from wattdock.imported import Imported
@@ -32,7 +33,7 @@ BETTER = [
 
 
 # Files of the same rows.
-NAMES = ("x.json", "x.md", "x.svg")
+NAMES = ("x.json", "x.svg")
 
 
 @pytest.fixture
@@ -111,10 +112,10 @@ def test_two_own_results_stand_above_rows_of_others(called: Called, others: Path
     "words",
     [
         ("form", "annex-xi", "own.tar", "-o", "own.tar"),
-        ("form", "annex-xi", f"own.tar:vllm {SERVED.stem}", "-o", "./own.tar"),
+        ("form", "annex-xi", "own.tar:vllm smollm2-135m-instruct closed 160", "-o", "./own.tar"),
         ("form", "annex-xi", "own.tar", "--host-readings", "w.csv", "-o", "w.csv"),
         ("report", "own.tar", "-o", "own.tar"),
-        ("plot", "table", "x.md", "-o", "x.md"),
+        ("plot", "table", "own", "-o", "own/result.json"),
         ("plot", "pareto", "own.tar", "--beside", "x.svg", "-o", "x.svg"),
         ("audit", "x.json", "--csv", "x.json"),
         ("audit", "x.json", "--beside", "own.tar", "--csv", "link"),
@@ -129,6 +130,8 @@ def test_no_command_replaces_what_it_reads(
     kept["w.csv"] = b"time,watts\n1,700\n2,701\n3,700\n"
     for name, content in kept.items():
         Path(name).write_bytes(content)
+    made(Path("own"))
+    kept["own/result.json"] = Path("own/result.json").read_bytes()
     Path("link").symlink_to("own.tar")
     ended = called(*words)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr

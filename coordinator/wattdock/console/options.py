@@ -215,10 +215,6 @@ def open_results(
     Raises:
         ConfigError, StoreError: As `find_results`, or the output would replace what is read.
     """
-    # BUNDLE.tar:EXPERIMENT reads the bundle.
-    read: list[str | Path] = [*names, *(re.sub(r"(?<=\.tar):.*", "", name) for name in names), *(files or ())]
-    if output and output.exists() and any(Path(name).exists() and output.samefile(name) for name in read):
-        raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
 
@@ -227,7 +223,13 @@ def open_results(
         def unpack(bundle: Path) -> Path:
             return unpacked.enter_context(open_bundle(bundle)).folder
 
-        yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+        results = find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+        # BUNDLE.tar:EXPERIMENT reads the bundle.
+        read = [*map(Path, names), *(Path(re.sub(r"(?<=\.tar):.*", "", name)) for name in names), *(files or ())]
+        places = {result.folder.resolve() for result in results}
+        if output and (output.resolve().parent in places or output.resolve() in {path.resolve() for path in read}):
+            raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
+        yield results
 
 
 def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":
