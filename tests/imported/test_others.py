@@ -13,7 +13,7 @@ from make.stored import stored
 from refused import raises
 
 from wattdock.errors import ConfigError
-from wattdock.imported import Imported, audit_rows, read_rows, table
+from wattdock.imported import Imported, audit_rows, read_rows
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -124,7 +124,6 @@ idle,2,100,0,0,0.001,,
 """
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
 SMOLLM2 = MEASUREMENTS / "data/smollm2-h200.tar"
-QUESTIONS = ("anything wrong", "known well enough", "can be repeated")
 SPEED = {"model": "a/b", "output_tokens_per_s": 1000.0, "in_flight": 8}
 
 
@@ -167,8 +166,7 @@ def test_each_origins_file_becomes_rows_with_its_figures_in_our_units(
 def test_a_row_links_to_where_it_was_published(tmp_path: Path) -> None:
     """The file's place, and the row's in it; a row that names its own address keeps it."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
-    links = [read_rows(file, at)[0].link for at in ("https://example.org/data/", None)]
-    assert links == ["https://example.org/data/chat.json#/configurations/0", f"{file}#/configurations/0"]
+    assert read_rows(file)[0].link == f"{file}#/configurations/0"
     assert read_rows(write(tmp_path / "api.json", [INFERENCEX_API]))[0].link == "https://example.org/runs/1"
 
 
@@ -241,23 +239,6 @@ def test_imported_rows_answer_the_verdicts_questions_and_are_never_publishable()
     assert [audited.publishable for audited in (odd, whole)] == [False, False]
 
 
-def test_the_table_says_of_each_row_what_the_audit_found() -> None:
-    """Its link and settings, an answer to each question, and what these rest on."""
-    rows = [row(link="a.json#/0"), row(link="a.json#/1", in_flight=None, power_w=1600, other_settings={"tp": "2"})]
-    whole, odd = csv.DictReader(table(audit_rows(rows)).splitlines())
-    assert [whole[name] for name in ("row", "GPUs", "GPU", "in flight")] == ["a.json#/0", "2", "H200", "8"]
-    assert [whole[name] for name in QUESTIONS] == ["nothing against", "unknown", "unknown"]
-    assert (whole["what speaks against it"], whole["evidence is missing of"]) == ("", "repeats, settings told")
-    assert [odd[name] for name in (*QUESTIONS, "in flight", "other settings")] == [
-        "against",
-        "unknown",
-        "unknown",
-        "",
-        "tp 2",
-    ]
-    assert odd["what speaks against it"].startswith("power limit: 800 W for each GPU; figures agree: ")
-
-
 @pytest.mark.parametrize("name", ["mlenergy", "inferencex"])
 def test_the_published_tables_are_what_their_page_counts(name: str) -> None:
     """Of each check, the rows that it speaks against and those that lack its evidence; each row links to a commit."""
@@ -304,7 +285,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_error(
         read_rows(write(tmp_path / name, content))
 
 
-def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json(called: Called, tmp_path: Path) -> None:
     """Each says that the rows are others'."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
     table = called("audit", file, file, tmp_path / "../" / tmp_path.name / "chat.json")
@@ -312,10 +293,6 @@ def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_p
     [audited] = json.loads(called("audit", file, "--json").stdout)
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")
     assert audited["answers"] == {"wrong": "nothing against", "known": "unknown", "repeat": "unknown"}
-    assert called("audit", file, "--csv", tmp_path / "out.csv").returncode == 0
-    assert (
-        (tmp_path / "out.csv").read_text().splitlines()[1].startswith(f"{file}#/configurations/0,ML.ENERGY,chat,a/b,2,")
-    )
     own = stored(tmp_path / "results")
     beside = called("audit", file, "--beside", own)
     assert beside.stdout.splitlines()[1].split()[0] == "own", beside

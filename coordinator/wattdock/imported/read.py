@@ -128,17 +128,13 @@ def origins() -> dict[str, Origin]:
     return {name: Origin.model_validate(form) for name, form in listed.items()}
 
 
-def read_rows(path: Path, published_at: str | None = None) -> list[Imported]:
+def read_rows(path: Path) -> list[Imported]:
     """Return the rows of a file in the order in which they stand there.
-
-    Args:
-        published_at: The address of the folder that the file was published in; rows link to it.
 
     Raises:
         ConfigError: The file cannot be read, is in no known form, or holds a text where a number belongs.
     """
     document = _parsed(path)
-    where = f"{published_at.rstrip('/')}/{path.name}" if published_at else str(path)
     for name, origin in origins().items():
         for place in origin.rows:
             rows = _at(document, place)
@@ -146,7 +142,7 @@ def read_rows(path: Path, published_at: str | None = None) -> list[Imported]:
             if not found or _lacking(origin, found[0]):
                 continue
             pointer = f"/{place}".rstrip("/")
-            links = [f"{where}#{pointer}/{index}" for index in range(len(found))] if found is rows else [where]
+            links = [f"{path}#{pointer}/{index}" for index in range(len(found))] if found is rows else [str(path)]
             for row, link in zip(found, links, strict=True):
                 if lacking := _lacking(origin, row):
                     raise ConfigError(f"{link}: no {lacking[0]}, which rows of {name} have", "leave the row out")
