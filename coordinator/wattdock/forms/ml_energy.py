@@ -28,7 +28,7 @@ def written(facts: Facts) -> str:
     if lacking := [name for name, value in configuration.items() if value is None]:
         raise StoreError(
             f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here",
-            "an older wattdock did not tell an architecture: write the form with --again",
+            "if an older wattdock measured, write the form with --again" if "architecture" in lacking else "",
         )
     told = {"figure": facts.figure, "boundary": facts.energy.boundary_statement, "audit": facts.rungs.audit}
     task = {"task": facts.environment.dataset, "task_display_name": facts.rungs.label}

@@ -18,16 +18,12 @@ def written(facts: Facts) -> str:
     runner = environment.runner
     engine = f"{runner.framework or environment.backend} {runner.framework_version or ''}".rstrip()
     lines = [
-        "## Energy",
-        "",
-        f"**{facts.figure}**: {rungs.label}, on {facts.hardware}, by {engine}.",
-        "",
+        f"## Energy\n\n**{facts.figure}**: {rungs.label}, on {facts.hardware}, by {engine}.",
         f"Covers: {energy.boundary_statement}",
-        "",
         f"Audit: {facts.rungs.audit}.",
-        "",
+        "\n".join(rung_table(rungs)),
     ]
-    return "\n".join([*lines, *rung_table(rungs)])
+    return "\n\n".join(lines)
 
 
 def rung_table(rungs: Ladder) -> list[str]:

@@ -169,18 +169,14 @@ def _json_or_lines(text: str) -> Any:
     """Return one JSON document, or the list of those that the lines are, where the first line is one."""
     try:
         return from_json(text)
-    except ValueError:
+    except ValueError as whole:
         found: list[Any] = []
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 found += [from_json(line)] if line.strip() else []
             except ValueError as error:
-                if not found:
-                    break
-                raise ValueError(f"line {number}: {error}") from error
-        if found:
-            return found
-        raise
+                raise ValueError(f"line {number}: {error}" if found else str(whole)) from error
+        return found
 
 
 def _lacking(origin: Origin, row: Any) -> list[str]:
