@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import numpy as np
 import pytest
-from make.kept import SERVED, kept
+from make.kept import SERVED, kept, kept_document
 from seams import forms
 
 if TYPE_CHECKING:
@@ -337,6 +337,36 @@ def test_experts_alone_make_an_moe(
     [found] = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["configurations"]
     assert (found["architecture"], found["activated_params_billions"]) == (architecture, active)
     assert found["total_params_billions"] == 8.029995008
+
+
+@pytest.mark.parametrize(("in_flight", "requests"), [(1, 90), (8, 90), (160, 480), (160, 90)])
+def test_tokens_of_a_request_are_those_that_nothing_shortened(
+    called: Called, tmp_path: Path, in_flight: int, requests: int
+) -> None:
+    """Three passes of answers of 160 tokens, whose first get even shares of them."""
+    first = min(in_flight, requests // 3)
+    # Fewer requests than are in flight get some of the shares, which are drawn: their mean.
+    shortened = 3 * first * 160 * (in_flight + 1) / in_flight / 2
+    tokens = round((requests - 3 * first) * 160 + shortened)
+    changes = {"performance.requests": requests, "performance.output_tokens": tokens}
+    made = kept(tmp_path / "made", changes | {"config.workload.batch_size": in_flight})
+    called("form", "ml-energy", made, "-o", tmp_path / "task.json")
+    [found] = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["configurations"]
+    assert found["avg_output_len"] == pytest.approx(160, abs=0.02)
+
+
+def test_answers_that_ended_early_tell_no_length(called: Called, tmp_path: Path) -> None:
+    """How much a staggered start took from them is unknown: one line, nothing is written."""
+    mixes = [mix | {"ended_early": 3} for mix in kept_document()["procedure"]["mix"]]
+    made = kept(tmp_path / "made", {"procedure.mix": mixes})
+    for kind in ("ml-energy", "ai-energy-score"):
+        ended = called("form", kind, made, "-o", tmp_path / "x")
+        assert (ended.returncode, ended.stderr.count("\n"), (tmp_path / "x").exists()) == (7, 1, False)
+        assert "no tokens per request: answers ended early" in ended.stderr
+    whole = kept(tmp_path / "whole", {"procedure.mix": mixes, "config.workload.staggered_start": False})
+    called("form", "ml-energy", whole, "-o", tmp_path / "x")
+    [found] = json.loads((tmp_path / "x").read_text(encoding="utf-8"))["configurations"]
+    assert found["avg_output_len"] == 536_183 / 33_749
 
 
 def test_an_untied_embedding_is_seen_in_the_records(called: Called, tmp_path: Path) -> None:
