@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import numpy as np
 import pytest
-from make.kept import SERVED, kept
+from make.kept import SERVED, kept, kept_document
 from seams import forms
 
 if TYPE_CHECKING:
@@ -49,8 +49,43 @@ def test_a_million_tokens_by_hand_count(called: Called) -> None:
     assert {name: rung["state"] for name, rung in found.items() if name != "boards"} == dict.fromkeys(
         list(hand)[1:], "modelled"
     )
-    host = hypot(HALF, log(1 - 0.2 / 1.72))
-    assert [found[name]["half"] for name in ("boards", "host", "money")] == pytest.approx([HALF, host, host], rel=1e-5)
+    assert json.loads(called("cost", SERVED, "--json").stdout)[0]["audit"].startswith("publishable: 0.329 J")
+    down, up = (hypot(HALF, log(1 + side * 0.2 / 1.72)) for side in (-1, 1))
+    assert [found["boards"][end] for end in ("low", "high")] == pytest.approx([kwh * exp(-HALF), kwh * exp(HALF)])
+    for name, value in (("host", hand["host"]), ("money", hand["money"])):
+        ends = [value * exp(-down), value * exp(up)]
+        assert [found[name][end] for end in ("low", "high")] == pytest.approx(ends, rel=1e-6)
+
+
+def test_wide_factors_keep_both_ends(called: Called) -> None:
+    """230 ± 150 g has the upper end (230 + 150) ÷ 230 of the figure; the ± of --embodied is its interval."""
+    found = ladder(called, "--carbon", "230±150", "--embodied", "20±5")
+    used, made = found["carbon, use"], found["carbon, embodied"]
+    assert used["high"] == pytest.approx(JOULES / 3.6 * 380, rel=1e-4)
+    assert used["low"] == pytest.approx(JOULES / 3.6 * 80, rel=1e-4)
+    hand = 0.3286517660 / 680.6376034662 / 3600 * 1e6
+    assert [made["low"], made["high"]] == pytest.approx([hand * 15, hand * 25])
+    assert f"[{hand * 15:.4g}, {hand * 25:.4g}]" in called("cost", SERVED, "--embodied", "20±5").stdout
+
+
+@pytest.mark.parametrize("price", ["0.12 EUR/kWh", "0.12 EUR", "0.12EUR", "0.12/kWh", "0.12 €/kWh", "0.12 / kWh"])
+def test_a_price_may_name_its_currency(called: Called, price: str) -> None:
+    """It is the unit of money, and printed."""
+    money = ladder(called, "--price", price)["money"]
+    assert money["value"] == pytest.approx(JOULES / 3.6 * 0.12, rel=1e-8)
+    assert money["unit"] == ("EUR" if "EUR" in price else "€" if "€" in price else "")
+    assert str(money["found"]).endswith(" per kWh")
+    assert "/" not in str(money["found"])
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_money_of_what_is_not_publishable_says_so(called: Called, tmp_path: Path, status: str) -> None:
+    """Status and audit stand below the rungs, and in every form."""
+    made = kept(tmp_path / "made", {"status": status, "audit": None})
+    assert f"audit: {status}; not audited" in called("cost", made, "--price", "0.12").stdout
+    for kind in ("boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi"):
+        called("form", kind, made, "-o", tmp_path / "x")
+        assert f"{status}; not audited" in (tmp_path / "x").read_text(encoding="utf-8")
 
 
 def test_a_rung_without_a_meter_or_factor_is_unknown(called: Called) -> None:
@@ -69,14 +104,15 @@ def test_a_rung_without_a_meter_or_factor_is_unknown(called: Called) -> None:
 def test_intervals_of_products_hold() -> None:
     """Of a million draws of boards and two factors, 93 to 97 % of the products lie in the rung's interval."""
     draw = np.random.default_rng(1)
-    boards = forms.Rung("boards", "measured", "", value=100.0, half=0.02)
+    boards = forms.Rung("boards", "measured", "", value=100.0, low=100 * exp(-0.02), high=100 * exp(0.02))
     wide = boards.times(forms.Factor.parsed("1.7±0.15", "--host"), "host", "")
     top = wide.times(forms.Factor.parsed("1.2±0.1", "--pue"), "facility", "")
     truth = 100 * np.exp(draw.normal(0, 0.02 / 1.96, 1_000_000))
     truth = truth * draw.normal(1.7, 0.15 / 1.96, len(truth)) * draw.normal(1.2, 0.1 / 1.96, len(truth))
-    assert top.interval
-    assert 0.93 < np.mean((truth > top.interval.low) & (truth < top.interval.high)) < 0.97
-    assert top.interval.low == pytest.approx(100 * 1.7 * 1.2 * exp(-(top.half or 0)))
+    assert top.low
+    assert top.high
+    assert 0.93 < np.mean((truth > top.low) & (truth < top.high)) < 0.97
+    assert [np.mean(truth < top.low), np.mean(truth > top.high)] == pytest.approx([0.025, 0.025], abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +125,8 @@ def test_intervals_of_products_hold() -> None:
         (("--carbon", "nan5"), "--carbon nan5: write a number above 0"),
         (("--price", "0.12/h"), "--price 0.12/h: write a number above 0"),
         (("--pue", "0.109"), "--pue 0.109: the whole takes no less than its part"),
+        (("--host", "1.2±0.3"), "--host 1.2±0.3: the whole takes no less than its part"),
+        (("--carbon", "230 EUR"), "--carbon 230 EUR: write a number above 0"),
     ],
 )
 def test_a_factor_that_is_none_is_refused(called: Called, options: tuple[str, str], line: str) -> None:
@@ -165,7 +203,6 @@ BOAMPS = {
                 "components": {"minItems": 1, "items": NAMED_GPU},
             },
         },
-        "quality": {"enum": ["high", "medium", "low"]},
     },
 }
 # The same of llm-d-benchmark's br_v0_2_1_json_schema.json (commit 8bc9f1dd), which knows no other fields.
@@ -206,7 +243,8 @@ def test_boamps_report_holds_to_its_schema(called: Called, tmp_path: Path) -> No
     assert report["measures"][0]["powerConsumption"] * 3.6e6 == pytest.approx(stored["energy"]["total_j"], rel=1e-15)
     counts = {part["dataUsage"]: part["dataQuantity"] for part in report["task"]["dataset"]}
     assert counts == {"input": 202_494_000, "output": 536_183}
-    assert report["quality"] == "high"
+    assert "powerConsumption is of whole passes; the figure per unit is of" in report["task"]["taskDescription"]
+    assert not report.keys() & {"quality", "system"}
     broken = report | {"task": {**report["task"], "nbRequest": "many"}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(broken, BOAMPS)
@@ -267,12 +305,78 @@ def test_ml_energys_file_gives_figures_back_to_the_digit(called: Called, tmp_pat
     assert row["energy_per_output_token_j"] == energy["energy_per_output_token_j"]
     assert row["output_tokens_per_s"] == done["output_tokens_per_s"]
     assert row["power_w"] == energy["mean_power_w"]
-    assert row["output_tokens_per_request"] * done["requests"] == pytest.approx(done["output_tokens"], rel=1e-15)
+    assert done["output_tokens"] / done["requests"] == pytest.approx(16, rel=0.01)
+    assert row["output_tokens_per_request"] == 16
+    assert row["energy_per_request_j"] == 16 * energy["energy_per_output_token_j"]
+    assert written["configurations"][0]["architecture"] == "Dense"
     assert row["active_parameters"] == pytest.approx(stored["compute"]["active_weights"], rel=1e-15)
     assert (row["gpu"], row["gpu_count"], row["in_flight"]) == ("NVIDIA H200", 1, 160)
     assert row["mean_in_flight"] == pytest.approx(160, rel=0.01)
     assert found["answers"]["wrong"] == "nothing against"
     assert "(95 %)" in written["wattdock"]["figure"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "architecture", "active"),
+    [
+        ({"active_weights": 7_504_658_432, "total_weights": 8_029_995_008, "has_experts": False}, "Dense", 8.029995008),
+        ({"active_weights": 3_000_000_000, "total_weights": 8_029_995_008, "has_experts": True}, "MoE", 3.0),
+        ({"active_weights": 7_504_658_432, "total_weights": 8_029_995_008}, None, None),
+    ],
+)
+def test_experts_alone_make_an_moe(
+    called: Called, tmp_path: Path, changes: dict[str, object], architecture: str | None, active: float | None
+) -> None:
+    """An input embedding of its own, as Llama-3.1-8B has, is no expert; an older result does not tell."""
+    made = kept(tmp_path / "made", {f"compute.{name}": value for name, value in changes.items()})
+    ended = called("form", "ml-energy", made, "-o", tmp_path / "task.json")
+    if architecture is None:
+        assert (ended.returncode, ended.stderr.count("\n")) == (7, 1)
+        assert "asks for architecture, not measured here; if an older wattdock" in ended.stderr
+        return
+    [found] = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["configurations"]
+    assert (found["architecture"], found["activated_params_billions"]) == (architecture, active)
+    assert found["total_params_billions"] == 8.029995008
+
+
+@pytest.mark.parametrize(("in_flight", "requests"), [(1, 90), (8, 90), (160, 480), (160, 90)])
+def test_tokens_of_a_request_are_those_that_nothing_shortened(
+    called: Called, tmp_path: Path, in_flight: int, requests: int
+) -> None:
+    """Three passes of answers of 160 tokens, whose first get even shares of them."""
+    first = min(in_flight, requests // 3)
+    # Fewer requests than are in flight get some of the shares, which are drawn: their mean.
+    shortened = 3 * first * 160 * (in_flight + 1) / in_flight / 2
+    tokens = round((requests - 3 * first) * 160 + shortened)
+    changes = {"performance.requests": requests, "performance.output_tokens": tokens}
+    made = kept(tmp_path / "made", changes | {"config.workload.batch_size": in_flight})
+    called("form", "ml-energy", made, "-o", tmp_path / "task.json")
+    [found] = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["configurations"]
+    assert found["avg_output_len"] == pytest.approx(160, abs=0.02)
+
+
+def test_answers_that_ended_early_tell_no_length(called: Called, tmp_path: Path) -> None:
+    """How much a staggered start took from them is unknown: one line, nothing is written."""
+    mixes = [mix | {"ended_early": 3} for mix in kept_document()["procedure"]["mix"]]
+    made = kept(tmp_path / "made", {"procedure.mix": mixes})
+    for kind in ("ml-energy", "ai-energy-score"):
+        ended = called("form", kind, made, "-o", tmp_path / "x")
+        assert (ended.returncode, ended.stderr.count("\n"), (tmp_path / "x").exists()) == (7, 1, False)
+        assert "no tokens per request: answers ended early" in ended.stderr
+    whole = kept(tmp_path / "whole", {"procedure.mix": mixes, "config.workload.staggered_start": False})
+    called("form", "ml-energy", whole, "-o", tmp_path / "x")
+    [found] = json.loads((tmp_path / "x").read_text(encoding="utf-8"))["configurations"]
+    assert found["avg_output_len"] == 536_183 / 33_749
+
+
+def test_an_untied_embedding_is_seen_in_the_records(called: Called, tmp_path: Path) -> None:
+    """The kept Llama-3.1-8B, analysed again, is dense; 8.03e9 weights are active."""
+    untied = f"{ROOT / 'docs/measurements/data/splits-two-h200.tar'}:tensor_parallel_size=1"
+    ended = called("form", "ml-energy", untied, "--again", "-o", tmp_path / "task.json")
+    assert ended.returncode == 0, ended.stderr
+    [found] = json.loads((tmp_path / "task.json").read_text(encoding="utf-8"))["configurations"]
+    assert (found["architecture"], found["avg_output_len"]) == ("Dense", 256)
+    assert found["activated_params_billions"] == found["total_params_billions"] == 8.029995008
 
 
 def test_ml_energys_file_lacks_no_number(called: Called, tmp_path: Path) -> None:
@@ -282,7 +386,7 @@ def test_ml_energys_file_lacks_no_number(called: Called, tmp_path: Path) -> None
     assert (refused.returncode, refused.stderr.count("\n")) == (7, 1)
     assert "asks for median_itl_ms, p90_itl_ms, p95_itl_ms, p99_itl_ms, not measured here" in refused.stderr
     command = called("form", "ml-energy", f"{TRAINED}:mode=--fsdp gpus=2", "-o", tmp_path / "x")
-    assert "which a command has none of" in command.stderr
+    assert "takes results with requests, and a command has none" in command.stderr
     assert not (tmp_path / "x").exists()
 
 
@@ -296,18 +400,19 @@ def test_a_form_may_be_of_the_records_analysed_again(called: Called, tmp_path: P
 
 
 def test_texts_for_people_have_figure_interval_and_boundary(called: Called, tmp_path: Path) -> None:
-    """A model card has the hub's keys; the statement of annex XI has kWh, method, boundary and what is unknown."""
+    """Of annex XI, the statement has kWh with its window, method, boundary, what is unknown, and what it is not."""
     options = ("--carbon", "230", "--host", "1.7", "--pue", "1.2")
     called("form", "model-card", SERVED, "-o", tmp_path / "card.md", *options)
     card = (tmp_path / "card.md").read_text(encoding="utf-8")
-    emissions = re.search(r"^  emissions: ([\d.]+)$", card, re.MULTILINE)
-    assert emissions
-    assert float(emissions[1]) == pytest.approx(JOULES / 3.6 * 1.7 * 1.2 * 230, rel=1e-8)
+    assert card.startswith("## Energy")
+    assert f"| carbon, use | {JOULES / 3.6 * 1.7 * 1.2 * 230:.4g} [" in card
     assert "**0.329 J per output token [0.3273, 0.3306] (95 %)**" in card
     called("form", "annex-xi", SERVED, "-o", tmp_path / "annex.md")
     annex = (tmp_path / "annex.md").read_text(encoding="utf-8")
     for part in (
-        "0.049363 kWh",
+        "0.049363 kWh in 260.9 s",
+        "of whole passes; the figure per unit is of the declared work, by the window: steady state",
+        "not the model's training",
         "0.329 J per output token [0.3273, 0.3306]",
         "counter",
         "GPU boards as",
@@ -322,8 +427,8 @@ def test_a_form_is_of_one_result_of_its_kind(called: Called, tmp_path: Path) -> 
     several = called("form", "boamps", TRAINED, "-o", tmp_path / "x")
     unknown = called("form", "xml", SERVED, "-o", tmp_path / "x")
     assert (several.returncode, unknown.returncode) == (2, 2)
-    assert "4 results, a form is of one" in several.stderr
-    assert "which a command has none of" in called("form", "llm-d", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x").stderr
+    assert "4 results, and `form` takes one" in several.stderr
+    assert "a command has none" in called("form", "llm-d", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x").stderr
     assert "no experiment of" in called("form", "boamps", f"{TRAINED}:x", "-o", "x").stderr
     assert "xml: no form" in unknown.stderr
     assert not (tmp_path / "x").exists()
@@ -352,6 +457,9 @@ def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
     assert (rung["state"], facility["state"]) == (state, "unknown")
     assert said in rung["found"]
     if state == "measured":
+        [money] = json.loads(called("cost", tmp_path / "made", "--price", "0.12", "--json").stdout)[0]["rungs"][3:]
+        assert "so no interval" in rung["found"]
+        assert (money["low"], money["found"]) == (None, "host × 0.12 per kWh; no interval, since host has none")
         assert rung["value"] == pytest.approx(JOULES / 3.6 * 1.2, rel=1e-8)
 
 
@@ -362,8 +470,5 @@ def test_the_page_says_what_its_command_prints(called: Called) -> None:
     for name, rung in ladder(
         called, "--host", "1.72±0.2", "--pue", "1.09", "--price", "0.12", "--carbon", "230"
     ).items():
-        value, half = rung["value"], rung["half"]
-        assert isinstance(value, float)
-        assert isinstance(half, float)
         told = [float(number) for number in re.findall(r"\d+\.\d+", said[name])]
-        assert told == [float(f"{each:.3g}") for each in (value, value * exp(-half), value * exp(half))]
+        assert told == [float(f"{rung[end]:.3g}") for end in ("value", "low", "high")]

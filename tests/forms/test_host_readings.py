@@ -118,7 +118,8 @@ def test_readings_make_a_measured_host_that_facility_and_money_go_on_from(run: R
     boards, host, facility, money = (found[name] for name in ("boards", "host", "facility", "money"))
     assert (host["state"], facility["state"], money["state"]) == ("measured", "modelled", "modelled")
     assert host["value"] / boards["value"] == pytest.approx(run.host_over_boards, rel=0.01)
-    assert boards["half"] < host["half"] < boards["half"] + 0.01
+    narrow, wide = ((rung["high"] - rung["low"]) / rung["value"] / 2 for rung in (boards, host))
+    assert narrow < wide < narrow + 0.01
     assert money["value"] == pytest.approx(host["value"] * 1.1 * 0.12)
     assert money["found"] == "facility × 0.12 per kWh"
     called("form", "model-card", run.result, "--host-readings", run.file, "-o", "card.md")

@@ -67,11 +67,12 @@ def test_mlflow_has_a_run_of_each_result(called: Called, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("offline")
 def test_figures_arrive_to_the_digit(tmp_path: Path) -> None:
-    """Joules, their interval, and what the figure is found again by."""
+    """Joules, their interval, and what the figure is found again by; what is sent again is left as it was."""
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     stored, uri = StoredResult(tmp_path, load_result(kept(tmp_path / "kept"))), (tmp_path / "runs").as_uri()
     warned: list[str] = []
-    tracker(f"mlflow:{uri}", warned.append)([stored])
+    for sent in ([stored], [stored, stored], []):
+        tracker(f"mlflow:{uri}", warned.append)(sent)
     assert warned == []
     [run] = mlflow.MlflowClient(uri).search_runs(["0"])
     assert run.data.metrics["energy_per_output_token_j"] == stored.row.energy_per_output_token_j
@@ -102,6 +103,7 @@ def test_wandb_offline_holds_the_figures(tmp_path: Path) -> None:
     runs = [record.run for record in records if record.HasField("run")]
     config = {update.key: json.loads(update.value_json) for run in runs for update in run.config.update}
     assert summary["energy_per_output_token_j"] == stored.row.energy_per_output_token_j
+    assert {run.run_id for run in runs} == {stored.folder.name}
     assert (runs[0].entity, runs[0].project, list(runs[0].tags)) == ("team", "energy", ["publishable"])
     assert config["workload.batch_size"] == "160"
     # The command refuses pandas, which wandb asks after when it is imported.
@@ -132,6 +134,11 @@ def test_a_tracker_that_fails_costs_a_line(called: Called, monkeypatch: pytest.M
     [
         ("mlflow", "--log-to mlflow: no tracker; write mlflow:URI or wandb:PROJECT", ExitCode.CONFIG),
         ("neptune:x", "--log-to neptune:x: no tracker; write mlflow:URI or wandb:PROJECT", ExitCode.CONFIG),
+        (
+            "mlflow:sqlite:///runs.db",
+            "--log-to mlflow:sqlite:…: not supported; name an HTTP server or a folder",
+            ExitCode.CONFIG,
+        ),
         ("wandb:x", "this command needs the extra `wandb`: pip install 'wattdock[wandb]'", ExitCode.PREFLIGHT),
     ],
 )

@@ -1,4 +1,4 @@
-"""Rows that others published beside own results: marked, hollow, on no front and in no test."""
+"""Rows that others published beside own results: marked, hollow and on no front."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from make.kept import kept as made
 from make.rows import row
 
 from wattdock.imported import Imported
@@ -29,6 +30,10 @@ BETTER = [
     }
     for in_flight, joules in ((8, 0.2), (16, 0.1), (32, 0.0))
 ]
+
+
+# Files of the same rows.
+NAMES = ("x.json", "x.svg")
 
 
 @pytest.fixture
@@ -88,18 +93,46 @@ def test_rows_without_figures_are_refused(called: Called, tmp_path: Path) -> Non
     assert "no row of others tells both joules and speed" in ended.stderr
 
 
-def test_no_test_of_a_comparison_has_rows_of_others(called: Called, others: Path) -> None:
-    """They stand in a table of their own below, and the comparison is the same to the digit."""
-    alone, both = (
-        json.loads(called("compare", SERVED, SECOND, "--json", *more).stdout) for more in ((), ("--beside", others))
-    )
-    for compared in (alone, both["comparison"]):
-        for pair in compared["pairs"]:
-            # Where a bundle is unpacked differs each time.
-            del pair["a"], pair["b"]
-    assert both["comparison"] == alone
-    assert [other["publishable"] for other in both["imported"]] == [False] * 3
-    lines = called("compare", SERVED, SECOND, "--beside", others).stdout.splitlines()
+def test_an_unknown_kind_is_named_first(called: Called, others: Path, tmp_path: Path) -> None:
+    """Not as a chart that shows no rows of others."""
+    ended = called("plot", "zzz", SERVED, "--beside", others, "-o", tmp_path / "x.svg")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "unknown kind 'zzz'; valid: intervals, pareto" in ended.stderr
+
+
+def test_two_own_results_stand_above_rows_of_others(called: Called, others: Path) -> None:
+    """The table of `audit`, marked; a comparison has no such rows."""
+    lines = called("audit", others, "--beside", SERVED, "--beside", SECOND).stdout.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("imported from"))
     assert [line.split()[0] for line in lines[first + 1 : first + 6]] == ["own", "own", *["ML.ENERGY"] * 3]
     assert "3 rows of others, none publishable" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("form", "annex-xi", "own.tar", "-o", "own.tar"),
+        ("form", "annex-xi", "own.tar:vllm smollm2-135m-instruct closed 160", "-o", "./own.tar"),
+        ("form", "annex-xi", "own.tar", "--host-readings", "w.csv", "-o", "w.csv"),
+        ("report", "own.tar", "-o", "own.tar"),
+        ("plot", "table", "own", "-o", "own/result.json"),
+        ("plot", "pareto", "own.tar", "--beside", "x.svg", "-o", "x.svg"),
+        ("report", "own.tar", "-o", "link"),
+    ],
+)
+def test_no_command_replaces_what_it_reads(
+    called: Called, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """One line; the file is whole."""
+    monkeypatch.chdir(tmp_path)
+    kept = {name: (SERVED if name == "own.tar" else others).read_bytes() for name in ("own.tar", *NAMES)}
+    kept["w.csv"] = b"time,watts\n1,700\n2,701\n3,700\n"
+    for name, content in kept.items():
+        Path(name).write_bytes(content)
+    made(Path("own"))
+    kept["own/result.json"] = Path("own/result.json").read_bytes()
+    Path("link").symlink_to("own.tar")
+    ended = called(*words)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert "would replace a file that the command reads; name another file to write" in ended.stderr
+    assert {name: Path(name).read_bytes() for name in kept} == kept

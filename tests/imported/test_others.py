@@ -13,7 +13,7 @@ from make.stored import stored
 from refused import raises
 
 from wattdock.errors import ConfigError
-from wattdock.imported import Imported, audit_rows, read_rows, table
+from wattdock.imported import Imported, audit_rows, read_rows
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -124,7 +124,6 @@ idle,2,100,0,0,0.001,,
 """
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "docs/measurements"
 SMOLLM2 = MEASUREMENTS / "data/smollm2-h200.tar"
-QUESTIONS = ("anything wrong", "known well enough", "can be repeated")
 SPEED = {"model": "a/b", "output_tokens_per_s": 1000.0, "in_flight": 8}
 
 
@@ -143,14 +142,16 @@ def write(path: Path, content: Any) -> Path:
         ("api.json", {"rows": [INFERENCEX_API]}, "InferenceX", SPEED | {"gpu_count": 2, "joules_per_token": 0.8}),
         ("nodes.json", [INFERENCEX | {"is_multinode": True}], "InferenceX", {"gpu_count": None, "power_w": 800}),
         ("bench.json", VLLM, "vLLM bench", SPEED | {"output_tokens": 100_000, "joules_per_token": None}),
-        ("two.jsonl", f"{json.dumps(VLLM)}\n{json.dumps(VLLM)}\n", "vLLM bench", SPEED),
+        ("two.jsonl", f"{json.dumps(VLLM)}\n\n{json.dumps(VLLM)}\n", "vLLM bench", SPEED),
+        # An object at the beginning of a line makes no JSON lines of a document.
+        ("list.json", f'{{"rows": [\n{json.dumps(INFERENCEX)}\n]}}', "InferenceX", SPEED),
         ("report.yaml", LLM_D_1, "llm-d-benchmark 0.1", {"gpu_count": 2, "precision": "fp8", "requests": 200}),
         ("report.yaml", LLM_D_2, "llm-d-benchmark 0.2", SPEED | {"gpu_count": 2, "engine": "llm-d"}),
         (
             "emissions.csv",
             CODECARBON,
             "codecarbon",
-            {"energy_j": pytest.approx(80_000), "window_s": 100, "gpu_count": 2},
+            {"energy_j": pytest.approx(80_000), "window_s": 100, "gpu_count": 2, "gpus": "2 × NVIDIA H200"},
         ),
     ],
 )
@@ -165,8 +166,7 @@ def test_each_origins_file_becomes_rows_with_its_figures_in_our_units(
 def test_a_row_links_to_where_it_was_published(tmp_path: Path) -> None:
     """The file's place, and the row's in it; a row that names its own address keeps it."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
-    links = [read_rows(file, at)[0].link for at in ("https://example.org/data/", None)]
-    assert links == ["https://example.org/data/chat.json#/configurations/0", f"{file}#/configurations/0"]
+    assert read_rows(file)[0].link == f"{file}#/configurations/0"
     assert read_rows(write(tmp_path / "api.json", [INFERENCEX_API]))[0].link == "https://example.org/runs/1"
 
 
@@ -239,23 +239,6 @@ def test_imported_rows_answer_the_verdicts_questions_and_are_never_publishable()
     assert [audited.publishable for audited in (odd, whole)] == [False, False]
 
 
-def test_the_table_says_of_each_row_what_the_audit_found() -> None:
-    """Its link and settings, an answer to each question, and what these rest on."""
-    rows = [row(link="a.json#/0"), row(link="a.json#/1", in_flight=None, power_w=1600, other_settings={"tp": "2"})]
-    whole, odd = csv.DictReader(table(audit_rows(rows)).splitlines())
-    assert [whole[name] for name in ("row", "GPUs", "GPU", "in flight")] == ["a.json#/0", "2", "H200", "8"]
-    assert [whole[name] for name in QUESTIONS] == ["nothing against", "unknown", "unknown"]
-    assert (whole["what speaks against it"], whole["evidence is missing of"]) == ("", "repeats, settings told")
-    assert [odd[name] for name in (*QUESTIONS, "in flight", "other settings")] == [
-        "against",
-        "unknown",
-        "unknown",
-        "",
-        "tp 2",
-    ]
-    assert odd["what speaks against it"].startswith("power limit: 800 W for each GPU; figures agree: ")
-
-
 @pytest.mark.parametrize("name", ["mlenergy", "inferencex"])
 def test_the_published_tables_are_what_their_page_counts(name: str) -> None:
     """Of each check, the rows that it speaks against and those that lack its evidence; each row links to a commit."""
@@ -289,6 +272,9 @@ def test_the_published_tables_are_what_their_page_counts(name: str) -> None:
         ("x.json", VLLM | {"completed": "many"}, ("x.json", "requests", "'many'", "no figure")),
         ("x.json", VLLM | {"duration": 10**400}, ("x.json", "window_s", "1000", "no figure")),
         ("x.json", VLLM | {"duration": [1]}, ("x.json", "window_s", "[1]", "no figure")),
+        ("x.json", VLLM | {"output_throughput": -1.0}, ("x.json", "output_tokens_per_s", "-1.0", "no figure")),
+        ("x.jsonl", f"{json.dumps(VLLM)}\n\n{{'\n", ("x.jsonl", "line 3", "JSON")),
+        ("x.json", [INFERENCEX, {"model": "a/b"}], ("x.json#/1", "no framework", "InferenceX", "leave the row out")),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_error(
@@ -299,18 +285,14 @@ def test_a_file_that_cannot_be_read_is_one_clear_error(
         read_rows(write(tmp_path / name, content))
 
 
-def test_the_command_prints_a_table_or_json_and_writes_csv(called: Called, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json(called: Called, tmp_path: Path) -> None:
     """Each says that the rows are others'."""
     file = write(tmp_path / "chat.json", ML_ENERGY)
-    table = called("audit", file)
+    table = called("audit", file, file, tmp_path / "../" / tmp_path.name / "chat.json")
     assert (table.returncode, "1 row of others, none publishable" in table.stdout) == (0, True)
     [audited] = json.loads(called("audit", file, "--json").stdout)
     assert (audited["publishable"], audited["row"]["origin"]) == (False, "ML.ENERGY")
     assert audited["answers"] == {"wrong": "nothing against", "known": "unknown", "repeat": "unknown"}
-    assert called("audit", file, "--csv", tmp_path / "out.csv").returncode == 0
-    assert (
-        (tmp_path / "out.csv").read_text().splitlines()[1].startswith(f"{file}#/configurations/0,ML.ENERGY,chat,a/b,2,")
-    )
     own = stored(tmp_path / "results")
     beside = called("audit", file, "--beside", own)
     assert beside.stdout.splitlines()[1].split()[0] == "own", beside

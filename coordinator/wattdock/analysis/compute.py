@@ -75,7 +75,9 @@ class Compute(Stored):
     Attributes:
         model_flops: The model's useful arithmetic: from token counts, without padding or recomputation, which no engine
             reports.
-        active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts.
+        active_weights, total_weights: Matrix weights that an output token uses, and all; they differ with experts, and
+            by an input embedding of its own.
+        has_experts: Null in results of older versions.
         bytes_read_least: Weights at their mean size, once for every step; keys and values that each output token
             attends to.
         arithmetic_bits: Bits of an operand; null where that is not known.
@@ -90,6 +92,7 @@ class Compute(Stored):
     model_flops: float | None = None
     method: str | None = None
     active_weights: int | None = None
+    has_experts: bool | None = None
     total_weights: int | None = None
     bytes_read_least: float | None = None
     arithmetic_bits: int | None = None
@@ -135,6 +138,7 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
         model_flops=flops,
         method=model.FLOPS_METHOD,
         active_weights=model.active_weights,
+        has_experts=any(layer.experts for layer in model.layers),
         total_weights=model.total_weights,
         bytes_read_least=bytes_read,
         arithmetic_bits=bits,

@@ -28,7 +28,7 @@ class FactorFlags:
         "Instead, a CSV file of times and watts of the whole server in the run.", metavar="FILE"
     )
     pue: str | None = flag("Facility ÷ host, as in 1.2 or 1.2±0.1.", metavar="FACTOR")
-    price: str | None = flag("Per kWh, as in 0.12, in any currency.", metavar="PRICE")
+    price: str | None = flag("Per kWh, as in 0.12 or 0.12 EUR/kWh.", metavar="PRICE")
     carbon: str | None = flag("g CO₂e/kWh, as in 230±20, or a country of CodeCarbon's data, as in FRA.", metavar="G")
     embodied: str | None = flag("g CO₂e per GPU and hour, for making the GPUs.", metavar="G")
 
@@ -89,10 +89,10 @@ def form(
     from wattdock.forms import form_text
 
     laddered = flags.ladders()
-    with open_results(named, output_dir) as rows:
+    with open_results(named, output_dir, output, [flags.host_readings] if flags.host_readings else []) as rows:
         if len(rows) != 1:
             raise ConfigError(
-                f"{', '.join(named)}: {len(rows)} results, a form is of one",
+                f"{', '.join(named)}: {len(rows)} results, and `form` takes one",
                 "name it, as in STUDY:EXPERIMENT or BUNDLE.tar:EXPERIMENT",
             )
         row = analysed_again(rows[0]) if again else rows[0]

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -202,11 +203,17 @@ def study_of(file: Path | dict[str, Any] | None, flags: Any, *, publishable: boo
 
 
 @contextmanager
-def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[StoredResult]"]:
+def open_results(
+    names: Sequence[str], output_dir: Path, output: Path | None = None, files: Sequence[Path] | None = None
+) -> Iterator["list[StoredResult]"]:
     """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
 
+    Args:
+        output: The file that a command will write.
+        files: What it reads besides.
+
     Raises:
-        ConfigError, StoreError: As `find_results`.
+        ConfigError, StoreError: As `find_results`, or the output would replace what is read.
     """
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
@@ -216,7 +223,13 @@ def open_results(names: Sequence[str], output_dir: Path) -> Iterator["list[Store
         def unpack(bundle: Path) -> Path:
             return unpacked.enter_context(open_bundle(bundle)).folder
 
-        yield find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+        results = find_results(names, output_dir, unpack, lambda line: say(line, err=True))
+        # BUNDLE.tar:EXPERIMENT reads the bundle.
+        read = [*map(Path, names), *(Path(re.sub(r"(?<=\.tar):.*", "", name)) for name in names), *(files or ())]
+        places = {result.folder.resolve() for result in results}
+        if output and (output.resolve().parent in places or output.resolve() in {path.resolve() for path in read}):
+            raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
+        yield results
 
 
 def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":

@@ -18,11 +18,12 @@ Beside = Annotated[
 ]
 
 
-def rows_of_others(files: Sequence[Path] | None, published_at: str | None = None) -> "list[Imported]":
+def rows_of_others(files: Sequence[Path] | None) -> "list[Imported]":
     """Return the rows of files in which others published results; of no files, none."""
     from wattdock.imported import read_rows
 
-    return [row for file in files or () for row in read_rows(file, published_at)]
+    once = {file.resolve(): file for file in files or ()}
+    return [row for file in once.values() for row in read_rows(file)]
 
 
 def audit(
@@ -33,16 +34,9 @@ def audit(
             help="Results of ML.ENERGY's leaderboard, AIPerf, InferenceX, vllm bench, llm-d-benchmark or codecarbon.",
         ),
     ],
-    published_at: Annotated[
-        str | None,
-        typer.Option("--published-at", metavar="URL", help="Address of the folder of the files; rows link to it."),
-    ] = None,
     beside: Annotated[
         list[str] | None,
         typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="CSV file to write, a line for each row.")
     ] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -53,14 +47,11 @@ def audit(
     missing. Rows of one form are compared with each other. Imported rows are never publishable.
     """
     from wattdock.console.views import show
-    from wattdock.files import write_output
-    from wattdock.imported import audit_rows, table
+    from wattdock.imported import audit_rows
 
-    audited = audit_rows(rows_of_others(files, published_at))
+    audited = audit_rows(rows_of_others(files))
     if not audited:
         raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
-    if csv:
-        write_output(csv, table(audited).encode(errors="backslashreplace"), "--csv")
     with open_results(beside or [], output_dir) as own:
         if as_json:
             show({"imported": audited, "own": own} if own else audited, as_json=True)

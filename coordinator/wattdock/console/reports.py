@@ -41,7 +41,7 @@ def report(
     from wattdock.reports import write_report
 
     replaced = ", which replaced another page" if output.exists() else ""
-    with open_results(named, output_dir) as rows:
+    with open_results(named, output_dir, output) as rows:
         write_report(rows, output, title=title)
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
@@ -59,7 +59,7 @@ def plot(
     """Draw a figure or write a table for a paper."""
     from wattdock.reports import draw
 
-    with open_results(named, output_dir) as rows:
+    with open_results(named, output_dir, output, beside) as rows:
         note = draw(kind, rows, output, width=width, beside=rows_of_others(beside))
     say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
 
@@ -74,7 +74,6 @@ def compare(
     across_models: Annotated[
         bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
     ] = False,
-    beside: Beside = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +82,6 @@ def compare(
     Says whether they differ, by how much, and how settings, code and machine differ.
     """
     from wattdock.console.views import show
-    from wattdock.imported import audit_rows
     from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
@@ -98,10 +96,7 @@ def compare(
         raise ConfigError(
             f"{compared.across_models}; what differs may be the GPUs'", "to compare them anyway, --across-models"
         )
-    others = audit_rows(rows_of_others(beside))
-    show({"comparison": compared, "imported": others} if as_json and beside else compared, as_json=as_json)
-    if not as_json:
-        show(others, own=[*before, *after])
+    show(compared, as_json=as_json)
     judged = compared.regression
     if judged and judged.verdict == "regression":
         fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)

@@ -22,28 +22,32 @@ MOST_GB = 90
 
 def written(facts: Facts) -> str:
     """Return the statement. Stars are the leaderboard's, for its own runs; this form has none."""
-    done, met = facts.performance, {True: "yes", False: "no", None: "unknown"}
+    met = {True: "yes", False: "no", None: "unknown"}
     # kWh for a million tokens × tokens of a query are Wh for a thousand queries.
-    boards = facts.rungs.rungs[0].times(Factor(done.output_tokens / done.requests, 0.0, ""), "boards", "", "Wh")
-    known = f"{boards.interval:.4g} (95 %)" if boards.interval else f"({facts.budget.reason})"
+    boards = facts.rungs.rungs[0].times(Factor(facts.answer_tokens, 0.0, ""), "boards", "", "Wh")
+    known = f"{boards.interval} (95 %)" if boards.interval else f"({facts.budget.reason})"
     figure = f"**{boards.value:.4g} Wh per {QUERIES:,} queries** {known}: {facts.rungs.label}, {facts.hardware}"
-    covers = f"Covers: {facts.energy.boundary_statement} Audit: {facts.summary}."
+    covers = f"Covers: {facts.energy.boundary_statement} Audit: {facts.rungs.audit}."
     head = ["## GPU energy by the AI Energy Score's measure", figure, covers, "| condition | asked | here | met |"]
     rows = [f"| {name} | {asked} | {here} | {met[is_met]} |" for name, asked, here, is_met in _conditions(facts)]
     return "\n".join(["\n\n".join(head), "|---|---|---|---|", *rows, ""])
 
 
 def _conditions(facts: Facts) -> Iterator[tuple[str, str, str, bool | None]]:
-    """Yield each condition: what is asked, what was measured, and whether it is met; None where nobody knows."""
+    """Yield each condition: what is asked, what was measured, and whether it is met; None for unknown."""
     environment, work, done = facts.environment, facts.result.config.workload, facts.performance
     are_h100 = {"H100" in name for name in environment.gpu_names} == {True}
-    have_80_gb = all(gb and gb < MOST_GB for gb in environment.gpu_vram_gb)
-    runs, tokens = len(facts.energy.passes), done.output_tokens / done.requests
+    sizes_gb = environment.gpu_vram_gb
+    have_80_gb = all(gb < MOST_GB for gb in sizes_gb if gb) and (True if sizes_gb and all(sizes_gb) else None)
+    runs, tokens = len(facts.energy.passes), facts.answer_tokens
     yield "GPUs", "NVIDIA H100 80GB", facts.hardware, are_h100 and have_80_gb
     yield "requests in flight", "1", str(work.batch_size), work.batch_size == 1
     yield "queries in a run", f"{QUERIES:,}", f"{done.requests / runs:,.6g}", done.requests == QUERIES * runs
     yield "runs", str(RUNS), str(runs), runs == RUNS
-    asked, is_met = f"{TOKENS}; with thoughts 1 to {MOST_TOKENS:,}", work.output_lengths.max == MOST_TOKENS
-    yield "tokens of an answer", asked, f"{tokens:,.4g} on average", is_met or tokens == TOKENS
+    # No result says whether a model thought.
+    asked, may_think = f"{TOKENS}; with thoughts 1 to {MOST_TOKENS:,}", work.output_lengths.max == MOST_TOKENS
+    yield "tokens of an answer", asked, f"{tokens:,.4g} on average", tokens == TOKENS or (None if may_think else False)
+    weights = environment.model.weights
+    yield "weights", "the model's own", weights, None if weights == "unknown" else not weights.startswith("random")
     sent, own = f"{environment.dataset}, SHA-256 {environment.dataset_sha256}", ("bundled", "synthetic")
     yield "prompts", "EnergyStarAI/text_generation", sent, False if environment.dataset in own else None

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 def written(facts: Facts) -> str:
     """Return the statement: kWh of the measured passes, per unit of work with interval, method and boundary."""
     result, budget, energy, environment, _, rungs = facts
-    joules, seconds = facts.counted
+    joules, seconds, where = facts.counted
+    work = "a command in a benchmark" if result.config.command else "inference in a benchmark, not the model's training"
     unknown = "; ".join(f"{entry.name} ({entry.found})" for entry in budget.not_included)
     told = {
         "Model": f"{environment.model.name}, revision {environment.model.revision or 'unknown'}; {rungs.label}",
-        "Measured": f"{joules / J_PER_KWH:.6g} kWh in {seconds:.1f} s of counted work, from {result.started_utc} on",
+        "Work": work,
+        "Measured": f"{joules / J_PER_KWH:.6g} kWh in {seconds:.1f} s from {result.started_utc} on, of {where}",
         "Per unit of work": facts.figure,
         "Hardware": facts.hardware,
         "Method": f"{energy.source} of each GPU's own sensor by {environment.meter}, wattdock {__version__}",
         "Restarts": str(len(budget.per_restart)),
         "Boundary": energy.boundary_statement,
         "Not in the interval": unknown,
-        "Audit": facts.summary,
+        "Audit": facts.rungs.audit,
     }
     title = "# Energy consumption (Regulation (EU) 2024/1689, annex XI, section 1, point 2(e))"
     return "\n".join([title, "", *(f"- {name}: {text}" for name, text in told.items()), "", *rung_table(rungs)])

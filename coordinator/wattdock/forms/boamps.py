@@ -5,8 +5,9 @@ Source: Boavizta/BoAmps, model/report_schema.json and the four schemas that it n
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from wattdock.forms.rungs import J_PER_KWH
@@ -14,94 +15,67 @@ from wattdock.text import json_text
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from wattdock.forms.facts import Facts
-    from wattdock.records import EnvironmentSnapshot
-
-SPECIFICATION = "https://github.com/Boavizta/BoAmps/tree/main/model"
-# Greatest relative error of each word for quality.
-QUALITY = {"high": 0.10, "medium": 0.25}
 
 
 def written(facts: Facts) -> str:
     """Return the report: the boards' joules in kWh, and the work that they were spent on."""
     result, energy, environment, done = facts.result, facts.energy, facts.environment, facts.performance
-    runner, model = environment.runner, environment.model
-    algorithm = {
+    runner, (joules, seconds, where) = environment.runner, facts.counted
+    stage, family, unit = "inference", "text generation", "token"
+    amounts = {"input": done.prompt_tokens, "output": done.output_tokens}
+    algorithm: dict[str, object] = {
         "algorithmType": "llm",
-        "foundationModelName": model.name,
+        "foundationModelName": environment.model.name,
         "parametersNumber": runner.parameter_count and runner.parameter_count / 1e9,
         "framework": runner.framework,
         "frameworkVersion": runner.framework_version,
         "quantization": facts.precision,
     }
-    amounts = {"input": done.prompt_tokens, "output": done.output_tokens}
-    is_command = result.config.command is not None
-    if is_command:
-        amounts = {"input": result.work.count if result.work else None}
-    joules, seconds = facts.counted
-    half = facts.budget.expanded or 1.0
-    return json_text(
-        _known(
+    if result.config.command:
+        stage = family = unit = "other"
+        amounts, algorithm = {"input": result.work and result.work.count}, {"algorithmType": "other"}
+    report_id = str(uuid5(NAMESPACE_URL, f"{result.experiment_id} {result.started_utc}"))
+    header = {"formatVersion": "1.1.0", "reportId": report_id, "reportDatetime": f"{datetime.now(UTC):%F %T}"}
+    sizes = {gpu.name: gpu.vram_total_bytes and gpu.vram_total_bytes / 1e9 for gpu in environment.host_gpus}
+    report = {
+        "header": header,
+        "task": {
+            "taskStage": stage,
+            "taskFamily": family,
+            "taskDescription": f"{facts.rungs.label}: {facts.figure}. powerConsumption is of {where}. "
+            f"{energy.boundary_statement} Audit: {facts.rungs.audit}.",
+            "nbRequest": done.requests or 0,
+            "algorithms": [algorithm],
+            "dataset": [
+                {"dataUsage": usage, "dataType": unit, "dataQuantity": count}
+                for usage, count in amounts.items()
+                if count
+            ],
+        },
+        "measures": [
             {
-                "header": {
-                    "formatVersion": "1.1.0",
-                    "formatVersionSpecificationUri": SPECIFICATION,
-                    "reportId": str(uuid5(NAMESPACE_URL, f"{result.experiment_id} {result.started_utc}")),
-                    "reportDatetime": _time(datetime.now(UTC).isoformat()),
-                    "reportStatus": "draft",
-                },
-                "task": {
-                    "taskStage": "other" if is_command else "inference",
-                    "taskFamily": "other" if is_command else "text generation",
-                    "taskDescription": f"{facts.rungs.label}: {facts.figure}. {energy.boundary_statement} "
-                    f"Audit: {facts.summary}.",
-                    "nbRequest": done.requests or 0,
-                    "algorithms": [{"algorithmType": "other"} if is_command else _known(algorithm)],
-                    "dataset": [
-                        {"dataUsage": usage, "dataType": "other" if is_command else "token", "dataQuantity": count}
-                        for usage, count in amounts.items()
-                        if count
-                    ],
-                },
-                "measures": [
-                    {
-                        "measurementMethod": "wattdock",
-                        "version": __version__,
-                        "gpuTrackingMode": f"{environment.meter} {energy.source}",
-                        "powerConsumption": joules / J_PER_KWH,
-                        "measurementDuration": seconds,
-                        "measurementDateTime": _time(result.started_utc),
-                    }
-                ],
-                "system": {"os": "linux", "distributionVersion": environment.kernel},
-                "software": _known({"language": "python", "version": runner.python_version}),
-                "infrastructure": {"infraType": "other", "components": _components(environment)},
-                "quality": next((word for word, most in QUALITY.items() if half <= most), "low"),
+                "measurementMethod": "wattdock",
+                "version": __version__,
+                "gpuTrackingMode": f"{environment.meter} {energy.source}",
+                "powerConsumption": joules / J_PER_KWH,
+                "measurementDuration": seconds,
+                "measurementDateTime": result.started_utc[:19].replace("T", " "),
             }
-        ),
-        indent=2,
-    )
+        ],
+        "infrastructure": {
+            "infraType": "other",
+            "components": [
+                {"componentName": name, "componentType": "gpu", "nbComponent": count, "memorySize": sizes.get(name)}
+                for name, count in Counter(environment.gpu_names).items()
+            ],
+        },
+    }
+    return json_text(_known(report), indent=2)
 
 
-def _components(environment: EnvironmentSnapshot) -> list[dict[str, object]]:
-    gpus = [gpu for gpu in environment.host_gpus if gpu.uuid in environment.gpu_uuids]
-    components: list[dict[str, object]] = [
-        {"componentName": name, "componentType": "gpu", "nbComponent": environment.gpu_names.count(name)}
-        | {
-            "memorySize": next(
-                (gpu.vram_total_bytes / 1e9 for gpu in gpus if gpu.name == name and gpu.vram_total_bytes), None
-            )
-        }
-        for name in dict.fromkeys(environment.gpu_names)
-    ]
-    return [_known(component) for component in components]
-
-
-def _known(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _time(utc: str) -> str:
-    return utc[:19].replace("T", " ")
+def _known(part: Any) -> Any:
+    """Return the report without what is not known."""
+    if isinstance(part, dict):
+        return {name: _known(value) for name, value in part.items() if value is not None}
+    return [_known(item) for item in part] if isinstance(part, list) else part

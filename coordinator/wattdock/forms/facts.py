@@ -47,20 +47,38 @@ class Facts(NamedTuple):
         return arguments.get("quantization") or arguments.get("dtype")
 
     @property
-    def counted(self) -> tuple[float, float]:
-        """Joules and seconds of the work that is counted: of the measured passes, of a command the spans that count."""
+    def counted(self) -> tuple[float, float, str]:
+        """Joules and seconds of the work that is counted, and where that is: whole passes, a command's spans."""
         if self.result.config.command is None or not self.result.work or not self.energy.mean_power_w:
-            return self.energy.total_j, self.performance.duration_s
+            headline = self.energy.windows.headline.replace("_", " ") if self.energy.windows else "unknown"
+            where = f"whole passes; the figure per unit is of the declared work, by the window: {headline}"
+            return self.energy.total_j, self.performance.duration_s, where
         joules = self.budget.measured * self.result.work.count
-        return joules, joules / self.energy.mean_power_w
+        return joules, joules / self.energy.mean_power_w, "the work that counts; the figure per unit is corrected"
+
+    @property
+    def answer_tokens(self) -> float:
+        """Mean output tokens of requests that no staggered start shortened, as the figure's are.
+
+        Of n requests in flight, such a start leaves the first n of a pass 1/n to n/n of their answers: (n + 1) ÷ 2n.
+
+        Raises:
+            StoreError: Answers ended before their limits, which a staggered start shortened by an unknown part.
+        """
+        done, work, passes = self.performance, self.result.config.workload, len(self.energy.passes)
+        if not work.staggered_start:
+            return float(done.output_tokens / done.requests)
+        mixes = self.result.procedure.mix if self.result.procedure else []
+        if any(mix.ended_early or mix.aborted for mix in mixes):
+            why = "answers ended early, and how far staggered_start shortened them is unknown"
+            raise StoreError(f"{self.rungs.label}: no tokens per request: {why}", "measure without staggered_start")
+        first = min(work.batch_size, done.requests / passes)
+        whole = done.requests - passes * first * (1 - 1 / work.batch_size) / 2
+        # Shortened answers are whole tokens, too.
+        return round(float(done.output_tokens / whole), 2)
 
     @property
     def figure(self) -> str:
         """Joules per unit of work with the 95 % interval, or why there is none."""
         interval = f" {self.budget.interval:.4g} (95 %)" if self.budget.interval else f" ({self.budget.reason})"
         return f"{self.budget.energy_per_unit_j:.4g} J per {singular(self.rungs.work)}{interval}"
-
-    @property
-    def summary(self) -> str:
-        """What the audit says, in a line."""
-        return self.result.audit.summary if self.result.audit else "not audited"

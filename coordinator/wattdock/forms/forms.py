@@ -27,6 +27,6 @@ def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
     if kind not in FORMS:
         raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
     if kind in OF_REQUESTS and result.config.command is not None:
-        raise StoreError(f"{rungs.label}: {kind} is of requests, which a command has none of")
+        raise StoreError(f"{rungs.label}: {kind} takes results with requests, and a command has none")
     written: str = import_module(f"wattdock.forms.{kind.replace('-', '_')}").written(Facts.of(result, rungs))
     return written

@@ -36,7 +36,7 @@ def written(facts: Facts) -> str:
             "eid": result.experiment_id,
             "time": {"start": result.started_utc},
             "description": f"{facts.figure}, {energy.mean_power_w or 0.0:.4g} W; {energy.boundary_statement} "
-            f"Audit: {facts.summary}. {environment.model.name}, {environment.backend}, {facts.hardware}",
+            f"Audit: {facts.rungs.audit}. {environment.model.name}, {environment.backend}, {facts.hardware}",
             "keywords": ["wattdock"],
         },
         "results": {

@@ -26,8 +26,11 @@ def written(facts: Facts) -> str:
     """
     configuration = _configuration(facts)
     if lacking := [name for name, value in configuration.items() if value is None]:
-        raise StoreError(f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here")
-    told = {"figure": facts.figure, "boundary": facts.energy.boundary_statement, "audit": facts.summary}
+        raise StoreError(
+            f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here",
+            "if an older wattdock measured, write the form with --again" if "architecture" in lacking else "",
+        )
+    told = {"figure": facts.figure, "boundary": facts.energy.boundary_statement, "audit": facts.rungs.audit}
     task = {"task": facts.environment.dataset, "task_display_name": facts.rungs.label}
     return json_text(task | {"configurations": [configuration], "wattdock": told}, indent=2)
 
@@ -38,15 +41,18 @@ def _configuration(facts: Facts) -> dict[str, object]:
     runner, compute, itl = environment.runner, result.compute, done.itl
     split, measured = Split.of(runner.parallelism), facts.budget.measured
     total, active = (compute.total_weights, compute.active_weights) if compute else (None, None)
-    output_len = done.output_tokens / done.requests if done.output_tokens and done.requests else None
+    # Of older results, only equal counts tell: an untied input embedding is in one of them, as experts are.
+    has_experts = None if compute is None else active != total and compute.has_experts
+    activated = active if has_experts else total
+    output_len = facts.answer_tokens if done.output_tokens and done.requests else None
     return {
         "model_id": environment.model.name,
         "nickname": environment.model.name,
         "gpu_model": ", ".join(dict.fromkeys(environment.gpu_names)),
         "num_gpus": environment.gpu_count,
         "total_params_billions": total and total / 1e9,
-        "activated_params_billions": active and active / 1e9,
-        "architecture": "Dense" if active == total else "MoE",
+        "activated_params_billions": activated and activated / 1e9,
+        "architecture": None if has_experts is None else "MoE" if has_experts else "Dense",
         "weight_precision": facts.precision,
         "max_num_seqs": result.config.workload.batch_size,
         "tensor_parallel": split.tensor,

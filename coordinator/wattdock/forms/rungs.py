@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
-from math import hypot, log
+from math import exp, hypot, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 J_PER_KWH = 3.6e6
 # Figures of a ladder are for so many units of work.
 UNITS = 1_000_000
-FACTOR = re.compile(r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?")
+FACTOR = re.compile(
+    r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?(\s*(?P<currency>[A-Za-z]{3}|[€$£¥]))?"
+)
 MIXES = "codecarbon/data/private_infra/global_energy_mix.json"
 UNMEASURED = "fans, power supplies and network cards are not in it"
 
@@ -35,27 +37,33 @@ class Factor:
         half: Half its 95 % interval; 0 where none was named.
         said: As it is printed.
         state: Of what is multiplied by it.
+        currency: Of a price; "" where none was named.
     """
 
     value: float
     half: float
     said: str
     state: Literal["measured", "modelled"] = "modelled"
+    currency: str = ""
 
     @classmethod
     def parsed(cls, text: str, option: str) -> Factor:
-        """Return 1.2 ± 0.1 for "1.2±0.1" and "1.2+-0.1".
+        """Return 1.2 ± 0.1 for "1.2±0.1" and "1.2+-0.1"; a price may name its currency, and "/kWh".
 
         Raises:
-            ConfigError: The text is none, is not above 0, its interval reaches 0, or a whole is less than its part.
+            ConfigError: The text is none, is not above 0, its interval reaches 0, or that of a whole ÷ its part is not
+                all above 1.
         """
-        found = FACTOR.fullmatch(text.strip())
+        said = re.sub(r"\s*/\s*kWh$", "", text.strip()) if option == "--price" else text.strip()
+        found = FACTOR.fullmatch(said)
         value, half = (float(found[name] or 0) for name in ("value", "half")) if found else (0.0, 0.0)
-        if not half < value:
+        currency = (found and found["currency"]) or ""
+        if not half < value or (currency and option != "--price"):
             raise ConfigError(f"{option} {text}: write a number above 0, as in 1.2 or 1.2±0.1")
-        if option in ("--host", "--pue") and value < 1:
-            raise ConfigError(f"{option} {text}: the whole takes no less than its part", "write a number from 1 on")
-        return cls(value, half, text.strip())
+        if option in ("--host", "--pue") and value - half < 1:
+            remedy = "write a number from 1 on, with its interval"
+            raise ConfigError(f"{option} {text}: the whole takes no less than its part", remedy)
+        return cls(value, half, said, currency=currency)
 
     @classmethod
     def carbon(cls, text: str) -> Factor:
@@ -109,8 +117,8 @@ class Rung:
     """One rung: what a million units of work take.
 
     Attributes:
-        unit: "kWh", "g CO₂e", or "" for money.
-        half: Half the 95 % interval of the figure's logarithm; None where it is unknown.
+        unit: "kWh", "g CO₂e", or of money the currency, "" where none was named.
+        low, high: Ends of the 95 % interval; None where it is unknown, and `found` says why.
         found: By which meter or factors, or why it is unknown.
     """
 
@@ -119,22 +127,29 @@ class Rung:
     found: str
     unit: str = "kWh"
     value: float | None = None
-    half: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
-    def interval(self) -> statistics.Interval | None:
-        """The 95 % interval of `value`."""
-        return None if self.value is None or self.half is None else statistics.Interval.around(self.value, self.half)
+    def interval(self) -> str:
+        """The 95 % interval of `value` as text; empty where it is unknown, and where all factors were exact."""
+        if self.low is None or self.high is None or self.low == self.high:
+            return ""
+        return format(statistics.Interval(self.low, self.high), ".4g")
 
     def times(self, factor: Factor, name: str, found: str, unit: str = "kWh") -> Rung:
         """Return this rung × a factor: as known as the factor, and unknown where this one is.
 
-        Source: independent relative uncertainties add in quadrature (JCGM 100:2008, 5.1.6).
+        Source: independent relative uncertainties add in quadrature (JCGM 100:2008, 5.1.6), each side for itself.
         """
         if self.value is None:
             return Rung(name, "unknown", f"{self.name} is unknown", unit)
-        half = None if self.half is None else hypot(self.half, log(1 - factor.half / factor.value))
-        return Rung(name, factor.state, found, unit, self.value * factor.value, half)
+        value, share = self.value * factor.value, factor.half / factor.value
+        if self.low is None or self.high is None:
+            return Rung(name, factor.state, f"{found}; no interval, since {self.name} has none", unit, value)
+        low = value * exp(-hypot(log(self.value / self.low), log(1 - share)))
+        high = value * exp(hypot(log(self.high / self.value), log(1 + share)))
+        return Rung(name, factor.state, found, unit, value, low, high)
 
 
 @dataclass(frozen=True)
@@ -143,17 +158,22 @@ class Ladder:
 
     Attributes:
         work: The unit of work in the plural: output tokens, samples.
+        audit: What the audit says, in a line, after the result's status where that is not "ok".
     """
 
     label: str
     work: str
+    audit: str
     rungs: list[Rung]
 
 
 def ladder(result: ExperimentResult, factors: Factors) -> Ladder:
     """Return what a million units of a result's work take, as far as it was measured or factors are named."""
     work = result.budget.unit if result.budget else "units"
-    return Ladder(result.config.label, work, list(_rungs(result, factors)))
+    audit = result.audit.summary if result.audit else "not audited"
+    if result.status != "ok":
+        audit = f"{result.status}; {audit}"
+    return Ladder(result.config.label, work, audit, list(_rungs(result, factors)))
 
 
 def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
@@ -171,13 +191,12 @@ def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
     # Money and carbon are of the last rung that is known, which they name.
     top = next((rung for rung in (facility, host) if rung.value is not None), boards)
     if factors.price:
-        yield top.times(factors.price, "money", f"{top.name} × {factors.price.said} per kWh", "")
+        yield top.times(factors.price, "money", f"{top.name} × {factors.price.said} per kWh", factors.price.currency)
     if factors.carbon:
         yield top.times(factors.carbon, "carbon, use", f"{top.name} × {factors.carbon.said} g/kWh", "g CO₂e")
     if factors.embodied:
-        yield _hours(result).times(
-            factors.embodied, "carbon, embodied", f"GPU-hours × {factors.embodied.said} g/h", "g CO₂e"
-        )
+        said = f"GPU-hours, taken as exact, × {factors.embodied.said} g/h"
+        yield _hours(result).times(factors.embodied, "carbon, embodied", said, "g CO₂e")
 
 
 def _boards(result: ExperimentResult) -> Rung:
@@ -185,9 +204,11 @@ def _boards(result: ExperimentResult) -> Rung:
     name = "module" if energy and energy.energy_boundary == "module" else "boards"
     if not budget or not energy:
         return Rung(name, "unknown", (energy and energy.reason) or "no joules per unit of work")
-    value, missing = budget.energy_per_unit_j * UNITS / J_PER_KWH, "" if budget.expanded else f"; {budget.reason}"
-    said = f"{energy.source} of the boards' own sensors, whose gain is not in the interval{missing}"
-    return Rung(name, "measured", said, value=value, half=budget.expanded)
+    kwh = UNITS / J_PER_KWH
+    low, high = (end * kwh for end in budget.interval) if budget.interval else (None, None)
+    known = ", whose gain is not in the interval" if budget.interval else f"; no interval: {budget.reason}"
+    said = f"{energy.source} of the boards' own sensors{known}"
+    return Rung(name, "measured", said, "kWh", budget.energy_per_unit_j * kwh, low, high)
 
 
 def _host(result: ExperimentResult, boards: Rung, factor: Factor | str | None) -> Rung:
@@ -204,7 +225,8 @@ def _host(result: ExperimentResult, boards: Rung, factor: Factor | str | None) -
         why = "it has gaps" if read_j is None else "other GPUs or other work are in it"
         return Rung("host", "unknown", f"RAPL was read of the whole host, and {why}; name host ÷ boards with --host")
     value = boards.value * (1 + read_j / energy.total_j)
-    return Rung("host", "measured", f"boards + RAPL ({', '.join(energy.host_j)}); {UNMEASURED}", value=value)
+    said = f"boards + RAPL ({', '.join(energy.host_j)}), whose accuracy nobody states, so no interval; {UNMEASURED}"
+    return Rung("host", "measured", said, value=value)
 
 
 def _hours(result: ExperimentResult) -> Rung:
@@ -213,4 +235,4 @@ def _hours(result: ExperimentResult) -> Rung:
     if not budget or not energy or not energy.mean_power_w or not environment:
         return Rung("GPU-hours", "unknown", "no mean power", "h")
     hours = environment.gpu_count * budget.measured / energy.mean_power_w * UNITS / 3600
-    return Rung("GPU-hours", "measured", "GPUs × time", "h", hours)
+    return Rung("GPU-hours", "measured", "GPUs × time", "h", hours, hours, hours)

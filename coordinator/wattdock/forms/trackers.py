@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from wattdock.analysis import conditions
 from wattdock.errors import ConfigError
@@ -35,6 +36,8 @@ def tracker(target: str, warn: Callable[[str], None]) -> Callable[[Sequence[Stor
     kind, _, place = target.partition(":")
     if kind not in TRACKERS or not place:
         raise ConfigError(f"--log-to {withheld(target)}: no tracker", "write mlflow:URI or wandb:PROJECT")
+    if kind == "mlflow" and (scheme := urlsplit(place).scheme) not in ("", "file", "http", "https"):
+        raise ConfigError(f"--log-to mlflow:{scheme}:…: not supported", "name an HTTP server or a folder")
     if find_spec(kind) is None:
         raise ModuleNotFoundError(name=kind)
 
@@ -58,6 +61,9 @@ def _mlflow(uri: str, stored: StoredResult) -> None:
     import mlflow
 
     mlflow.set_tracking_uri(uri)
+    whole = f"tags.folder = '{stored.folder.name}' AND attributes.status = 'FINISHED'"
+    if mlflow.search_runs(filter_string=whole, max_results=1, output_format="list"):
+        return
     with mlflow.start_run(run_name=stored.result.config.label, tags=_tags(stored)):
         mlflow.log_params(conditions.settings(stored.result.config))
         mlflow.log_metrics(_metrics(stored))
@@ -70,6 +76,8 @@ def _wandb(project: str, stored: StoredResult) -> None:
     tags, label = _tags(stored), stored.result.config.label
     # Its tags are short words; what MLflow has as tags is configuration there.
     told: dict[str, Any] = {"config": conditions.settings(stored.result.config) | tags, "tags": [tags["publishable"]]}
+    # A result that is sent again is the run of this id again.
+    told |= {"id": tags["folder"], "resume": "allow"}
     with wandb.init(entity=entity or None, project=name, name=label, **told) as run:
         run.summary.update(_metrics(stored))
 

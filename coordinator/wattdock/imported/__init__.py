@@ -7,6 +7,5 @@ Must not know: experiments, results, how anything is measured or printed.
 
 from wattdock.imported.checks import AuditedRow, audit_rows
 from wattdock.imported.read import Imported, read_rows
-from wattdock.imported.table import table
 
-__all__ = ["AuditedRow", "Imported", "audit_rows", "read_rows", "table"]
+__all__ = ["AuditedRow", "Imported", "audit_rows", "read_rows"]

@@ -60,7 +60,7 @@ class Compared:
     @property
     def gpu(self) -> gpu_models.GpuModel | None:
         """The model of its GPUs; None where it is not known."""
-        named = re.sub(r"^\d+ x ", "", self.row.gpu or "")
+        named = self.row.gpu or ""
         for name in (named, named.replace("-", " "), re.split(r"[-_]", named)[0]):
             try:
                 return gpu_models.find(name)

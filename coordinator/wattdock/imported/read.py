@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache
 from importlib.resources import files
 from math import isfinite, prod
@@ -127,25 +128,25 @@ def origins() -> dict[str, Origin]:
     return {name: Origin.model_validate(form) for name, form in listed.items()}
 
 
-def read_rows(path: Path, published_at: str | None = None) -> list[Imported]:
+def read_rows(path: Path) -> list[Imported]:
     """Return the rows of a file in the order in which they stand there.
-
-    Args:
-        published_at: The address of the folder that the file was published in; rows link to it.
 
     Raises:
         ConfigError: The file cannot be read, is in no known form, or holds a text where a number belongs.
     """
     document = _parsed(path)
-    where = f"{published_at.rstrip('/')}/{path.name}" if published_at else str(path)
     for name, origin in origins().items():
         for place in origin.rows:
             rows = _at(document, place)
-            first, pointer = (rows[0] if isinstance(rows, list) and rows else rows), f"/{place}".rstrip("/")
-            if all(_at(first, mark) is not None for mark in origin.marks):
-                links = [f"{where}#{pointer}/{index}" for index in range(len(rows))] if rows is not first else [where]
-                numbered = zip(rows if rows is not first else [rows], links, strict=True)
-                return [_row(name, row, document, link) for row, link in numbered]
+            found = rows if isinstance(rows, list) else [rows]
+            if not found or _lacking(origin, found[0]):
+                continue
+            pointer = f"/{place}".rstrip("/")
+            links = [f"{path}#{pointer}/{index}" for index in range(len(found))] if found is rows else [str(path)]
+            for row, link in zip(found, links, strict=True):
+                if lacking := _lacking(origin, row):
+                    raise ConfigError(f"{link}: no {lacking[0]}, which rows of {name} have", "leave the row out")
+            return [_row(name, row, document, link) for row, link in zip(found, links, strict=True)]
     raise ConfigError(f"{path}: its keys are those of no known form", f"give a file of {', '.join(origins())}")
 
 
@@ -154,8 +155,7 @@ def _parsed(path: Path) -> Any:
     try:
         text = read_regular(path, limit_bytes=MAX_BYTES, follow=True).decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
-            lines = text.splitlines()
-            return [from_json(line) for line in lines] if text[:1] == "{" and "\n{" in text else from_json(text)
+            return _json_or_lines(text)
         if path.suffix == ".csv":
             return list(csv.DictReader(text.splitlines()))
         return parse_yaml(text, str(path))[0]
@@ -163,6 +163,25 @@ def _parsed(path: Path) -> Any:
         raise ConfigError(f"{path}: {error.strerror or error}", "name a JSON, CSV or YAML file") from error
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())[:200]}", "give JSON, CSV or YAML in UTF-8") from error
+
+
+def _json_or_lines(text: str) -> Any:
+    """Return one JSON document, or the list of those that the lines are, where the first line is one."""
+    try:
+        return from_json(text)
+    except ValueError as whole:
+        found: list[Any] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                found += [from_json(line)] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}" if found else str(whole)) from error
+        return found
+
+
+def _lacking(origin: Origin, row: Any) -> list[str]:
+    """Return the paths of the form that lead nowhere in a row."""
+    return [mark for mark in origin.marks if _at(row, mark) is None]
 
 
 def _at(value: Any, path: str, document: Any = None) -> Any:
@@ -195,6 +214,8 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
             value = _number((_number(value, where) or 0) * origin.factors.get(field, 1), where)
         if value is not None:
             found[field] = value if field in NUMBERS else _text(value)
+    # Codecarbon counts GPUs in their name, too.
+    found["gpu"] = re.sub(r"^\d+ x ", "", found["gpu"]) if found.get("gpu") else None
     lengths = {name: mean.of(row, link) for name, mean in origin.lengths.items()}
     settings = {path: _text(_at(row, path, document)) for path in origin.other_settings}
     settings |= {name: f"{float(f'{length:.2g}'):,.0f}" for name, length in lengths.items() if length}
@@ -203,7 +224,7 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
 
 
 def _number(value: Any, where: str) -> float | None:
-    """Return a figure above 0; None for 0, less, infinity and what is not told.
+    """Return a figure above 0; None for 0, infinity and what is not told.
 
     Raises:
         ConfigError: It is no number, or one that no figure can be.
@@ -212,7 +233,7 @@ def _number(value: Any, where: str) -> float | None:
         number = float(value or 0)
     except (TypeError, ValueError, OverflowError):
         number = MOST
-    if isfinite(number) and number > 0 and not 1 / MOST < number < MOST:
+    if isfinite(number) and number != 0 and not 1 / MOST < number < MOST:
         remedy = "correct the file, or leave the row out"
         raise ConfigError(f"{where} is {(_text(value) or '')[:60]!r}, which is no figure", remedy)
     return number if isfinite(number) and number > 0 else None

@@ -243,11 +243,10 @@ def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported]
     Raises:
         ConfigError: There is no such kind, these results have nothing to draw of it, or it shows no rows of others.
     """
+    if kind not in (kinds := [*CHARTS, "table"]):
+        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(kinds)}", cause=Cause.UNKNOWN_SETTING)
     if beside and (kind != "pareto" or any(stored.row.unit for stored in results)):
         raise ConfigError(f"{kind}: others' rows tell joules and speed of output tokens only", "plot pareto of engines")
-    if kind not in CHARTS:
-        valid = ", ".join([*CHARTS, "table"])
-        raise ConfigError(f"unknown kind {kind!r}", f"valid: {valid}", cause=Cause.UNKNOWN_SETTING)
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 

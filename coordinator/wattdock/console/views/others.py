@@ -38,7 +38,7 @@ def _cells(audited: AuditedRow) -> list[str]:
     figures = _figures(row.in_flight, row.output_tokens_per_s, row.joules_per_token)
     found = [f"{check.name}: {check.figure}" for check in audited.against()]
     questions = ", ".join(QUESTIONS[question] for question, answer in audited.answers.items() if answer == "unknown")
-    said = "; ".join(found) or (f"cannot say: {questions}" if questions else "nothing against it")
+    said = "; ".join(found) or (f"unknown: {questions}" if questions else "nothing against it")
     return [row.origin, row.model or row.workload or NOTHING, row.gpus or NOTHING, *figures, said]
 
 

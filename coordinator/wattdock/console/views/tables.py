@@ -57,7 +57,7 @@ def ladders_view(ladders: Sequence[Ladder]) -> View:
                 rung.name,
                 number(rung.value),
                 rung.unit or NOTHING,
-                format(rung.interval, ".4g") if rung.interval else NOTHING,
+                rung.interval or NOTHING,
                 rung.state,
                 rung.found,
             )
@@ -68,6 +68,7 @@ def ladders_view(ladders: Sequence[Ladder]) -> View:
             rows,
             f"{each.label}: for a million {each.work}",
         )
+        yield f"audit: {each.audit}"
     if ladders:
         yield "a factor without ± is taken as exact; the gain of the boards' sensors is in no interval"
 
