@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -124,6 +125,17 @@ def test_readings_make_a_measured_host_that_facility_and_money_go_on_from(run: R
     assert money["found"] == "facility × 0.12 per kWh"
     called("form", "model-card", run.result, "--host-readings", run.file, "-o", "card.md")
     assert "| host | " in Path("card.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("off_s", [-120, -98, -40, 60, 97])
+def test_a_clock_that_is_off_is_seen_by_what_the_boards_drew(run: Run, called: Called, off_s: float) -> None:
+    """There are readings in every window, of other instants: 1.4 where 1.594 is right."""
+    run.write([(at_s + off_s, watts) for at_s, watts in run.lines])
+    host = run.rungs(called)["host"]
+    assert host["state"] == "unknown"
+    told = re.search(r"readings follow the boards ([+-]\d+) s from where", host["found"])
+    assert told
+    assert float(told[1]) == pytest.approx(off_s, abs=7.5)
 
 
 @pytest.mark.parametrize("zone", [None, "Z", "+02:00"])

@@ -60,6 +60,9 @@ LATE_S, WALKS, SCATTERS = 2.0, (0.0, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), 12
 LEAST_STEP = 1e-4
 # Half the 95 % interval, in standard uncertainties.
 HALF95 = 1.96
+# By how much later than their times readings are tried, s; over how long before them the boards are averaged; the
+# fewest readings that tell; and which squared correlations with the boards say that these are, or are not, the times.
+SHIFTS_S, FOLLOWED_S, LEAST_FOLLOWING, ALIKE, UNLIKE = np.arange(-300.0, 301, 6), 5.0, 20, 0.8, 0.5
 
 
 class HostReadings(NamedTuple):
@@ -134,10 +137,12 @@ class HostReadings(NamedTuple):
         at_s, ends_s = self.at_s - begin_s, np.subtract.outer([0.0, length_s], [0.0, *LAGS_S])
         lags_s, near = at_s[:, None] - LAGS_S, (at_s > -MARGIN_S) & (at_s < length_s + MARGIN_S)
         before_j, ends_j = np.zeros(lags_s.shape), np.zeros(ends_s.shape)
+        courses: list[tuple[Floats, Floats]] = []
         for series in sampled:
             of_s = (series.at_ns - start_ns) / NS_PER_S
             apart_s = np.diff(of_s, prepend=of_s[0])
             drawn_j, gaps = np.cumsum(series.value * apart_s), np.cumsum(apart_s > MAX_GAP_S)
+            courses.append((of_s, drawn_j))
             before_j, ends_j = before_j + np.interp(lags_s, of_s, drawn_j), ends_j + np.interp(ends_s, of_s, drawn_j)
             near &= np.ptp(np.interp(lags_s, of_s, gaps, left=-1, right=-1), axis=1) == 0
         missing_s = np.diff(np.clip([0.0, *at_s[near], length_s], 0, length_s)).max()
@@ -145,9 +150,32 @@ class HostReadings(NamedTuple):
             begin, *file = (f"{datetime.fromtimestamp(at, UTC):%F %T}" for at in (begin_s, *self.at_s[[0, -1]]))
             why = f"no readings for {missing_s:.0f} of {length_s:.0f} s from {begin} UTC on"
             return f"{why}; the file has them from {' to '.join(file)}"
+        if later_s := _fits_later_by(at_s, self.watts, courses):
+            return (
+                f"readings follow the boards {later_s:+.0f} s from where their times put them: set its clock, or theirs"
+            )
         boards_j, *late_j = np.diff(ends_j, axis=0)[0]
         boards_w = -np.diff(before_j[near]) / np.diff(LAGS_S)
         return at_s[near], self.watts[near], boards_w, np.array([length_s, boards_j, *-np.diff(late_j)])
+
+
+def _fits_later_by(at_s: Floats, watts: Floats, courses: Sequence[tuple[Floats, Floats]]) -> float | None:
+    """Return by how much later readings follow the boards' course if no lag explains it; None where one may.
+
+    Args:
+        courses: Of each board, instants since the window's begin and joules up to them.
+    """
+    begin_s, end_s = max(of_s[0] for of_s, _ in courses), min(of_s[-1] for of_s, _ in courses)
+    alike = np.zeros(len(SHIFTS_S))
+    for place, shift_s in enumerate(SHIFTS_S):
+        ends_s = at_s - shift_s - np.array([[0.0], [FOLLOWED_S]])
+        inside = (ends_s[1] > begin_s) & (ends_s[0] < end_s)
+        drawn_j = sum(-np.diff([np.interp(side[inside], *course) for side in ends_s], axis=0)[0] for course in courses)
+        if inside.sum() >= LEAST_FOLLOWING and np.ptp(drawn_j) > 0 and np.ptp(watts[inside]) > 0:
+            alike[place] = max(np.corrcoef(drawn_j, watts[inside])[0, 1], 0) ** 2
+    may_be = (LAGS_S[0] - FOLLOWED_S <= SHIFTS_S) & (LAGS_S[-1] >= SHIFTS_S)
+    unlike = alike[may_be].max() < UNLIKE and alike.max() > ALIKE
+    return float(SHIFTS_S[alike.argmax()]) if unlike else None
 
 
 def host_joules(around: Sequence[Around], step_w: float) -> tuple[float, float]:
