@@ -193,7 +193,7 @@ def run_bundle(folder: Path) -> None:
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in inside.items()}
         (folder / "b/SHA256SUMS").write_text(sums_of(hashes), encoding="utf-8", errors="surrogateescape")
     command(folder, "bundle", "verify", what)
-    command(folder, *chosen(folder, [("bundle", "show", what), ("report", what, "-o", "x.html"), ("show", what)]))
+    command(folder, *chosen(folder, [("report", what, "-o", "x.html"), ("show", what)]))
 
 
 # ---- Models

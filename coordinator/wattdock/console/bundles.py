@@ -1,4 +1,4 @@
-"""`wattdock bundle create`, `verify` and `show`, and `wattdock reproduce`."""
+"""`wattdock bundle create` and `verify`, and `wattdock reproduce`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
