@@ -58,7 +58,8 @@ def test_intervals_hold_over_thousands_of_results(tmp_path: Path, names: dict[st
     """Also of meters that the method was not made for, and neither by wide intervals nor by unknown results."""
     held, unknown = covered(tmp_path, tuple(names), each=40, seed=11)
     assert 0.93 <= np.mean(held["all"]) <= 0.97
-    assert min(np.mean(held[kind]) for kind in held) >= 0.90
+    # 160 results of a kind: where 92 % are held, 87 % are seen once in a hundred draws.
+    assert min(np.mean(held[kind]) for kind in held) >= 0.87
     assert unknown < 0.1
 
 

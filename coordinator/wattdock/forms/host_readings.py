@@ -167,11 +167,13 @@ def _fits_later_by(at_s: Floats, watts: Floats, courses: Sequence[tuple[Floats, 
     """
     begin_s, end_s = max(of_s[0] for of_s, _ in courses), min(of_s[-1] for of_s, _ in courses)
     alike = np.zeros(len(SHIFTS_S))
+    # Few readings are alike by chance: as many must tell as by their own times.
+    least = max(LEAST_FOLLOWING, np.count_nonzero((at_s - FOLLOWED_S > begin_s) & (at_s < end_s)))
     for place, shift_s in enumerate(SHIFTS_S):
         ends_s = at_s - shift_s - np.array([[0.0], [FOLLOWED_S]])
         inside = (ends_s[1] > begin_s) & (ends_s[0] < end_s)
         drawn_j = sum(-np.diff([np.interp(side[inside], *course) for side in ends_s], axis=0)[0] for course in courses)
-        if inside.sum() >= LEAST_FOLLOWING and np.ptp(drawn_j) > 0 and np.ptp(watts[inside]) > 0:
+        if inside.sum() >= least and np.ptp(drawn_j) > 0 and np.ptp(watts[inside]) > 0:
             alike[place] = max(np.corrcoef(drawn_j, watts[inside])[0, 1], 0) ** 2
     may_be = (LAGS_S[0] - FOLLOWED_S <= SHIFTS_S) & (LAGS_S[-1] >= SHIFTS_S)
     unlike = alike[may_be].max() < UNLIKE and alike.max() > ALIKE
