@@ -32,7 +32,7 @@ def written(facts: Facts) -> str:
         "Restarts": str(len(budget.per_restart)),
         "Boundary": energy.boundary_statement,
         "Not in the interval": unknown,
-        "Audit": facts.rungs.audit,
+        "Audit": rungs.audit,
     }
     title = "# Energy consumption (Regulation (EU) 2024/1689, annex XI, section 1, point 2(e))"
     return "\n".join([title, "", *(f"- {name}: {text}" for name, text in told.items()), "", *rung_table(rungs)])

@@ -20,7 +20,7 @@ def written(facts: Facts) -> str:
     lines = [
         f"## Energy\n\n**{facts.figure}**: {rungs.label}, on {facts.hardware}, by {engine}.",
         f"Covers: {energy.boundary_statement}",
-        f"Audit: {facts.rungs.audit}.",
+        f"Audit: {rungs.audit}.",
         "\n".join(rung_table(rungs)),
     ]
     return "\n\n".join(lines)

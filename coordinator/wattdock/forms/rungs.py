@@ -181,7 +181,8 @@ def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
     yield boards
     host = _host(result, boards, factors.host)
     yield host
-    if factors.pue and host.found.endswith(UNMEASURED):
+    if factors.pue and host.state == "measured" and not factors.host:
+        # RAPL saw a part of the host.
         facility = Rung("facility", "unknown", f"{UNMEASURED}; name host ÷ boards with --host")
     elif factors.pue:
         facility = host.times(factors.pue, "facility", f"host × PUE {factors.pue.said}")
