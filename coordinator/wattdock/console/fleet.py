@@ -15,7 +15,7 @@ from wattdock.output import one_line, say
 from wattdock.text import pluralize, without_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from wattdock.config import Study
     from wattdock.console.progress import Progress
@@ -73,7 +73,7 @@ def run_on_slurm(
     from wattdock.study import study_to_resume
 
     # What cannot be logged to is refused before anything is queued.
-    logger_to(log_to)
+    log = logger_to(log_to)
     begun = study_to_resume(study, output_dir, resume=resume, in_tasks=True)
     fleet = Fleet(study, begun.path, retry_failed=retry_failed) if begun else Fleet.begin(study, output_dir)
     name = without_timestamp(fleet.path.name)
@@ -83,7 +83,7 @@ def run_on_slurm(
         progress.say(f"{name}: {fleet.path}")
         fleet.submit(progress)
         states = _follow(fleet, progress)
-    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again, log_to=log_to)
+    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again, log=log)
 
 
 def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
@@ -115,7 +115,13 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
 
 
 def _ended(
-    fleet: "Fleet", states: "Sequence[TaskState]", shown: str, *, as_json: bool, to_go_on: str, log_to: LogTo = None
+    fleet: "Fleet",
+    states: "Sequence[TaskState]",
+    shown: str,
+    *,
+    as_json: bool,
+    to_go_on: str,
+    log: "Callable[[Sequence[StoredResult]], None]" = lambda _: None,
 ) -> "list[StoredResult]":
     """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
     from wattdock.console.views import show
@@ -123,7 +129,7 @@ def _ended(
     found = fleet.collect()
     results = [stored.result for stored in found]
     show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
-    logger_to(log_to)(found)
+    log(found)
     if not as_json:
         none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
         say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)
