@@ -133,12 +133,7 @@ class VirtualRunner:
         return ClockCheck("boot", 1)
 
     def load(
-        self,
-        request: LoadRequest,
-        *,
-        timeout_s: float,
-        progress: Callable[[str], None],
-        waiting: Callable[[], None],
+        self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None], waiting: Callable[[], None]
     ) -> tuple[RunnerEnvironment, Span]:
         waiting()
         self.limits["load_s"] = timeout_s
