@@ -1,4 +1,4 @@
-"""Simulated engines whose every joule is known, and meters of them: live traffic, closed loops, static batches."""
+"""Simulated engines whose every joule is known, and meters of them: work in spans, closed loops."""
 
 from __future__ import annotations
 
@@ -56,51 +56,7 @@ class SimulatedMeter:
         return Bins(np.round(edges_s * NS_PER_S).astype(np.int64), seen_j)
 
 
-def traffic(seconds: float, random: np.random.Generator, *, rate_per_s: float = 3, in_flight: int = 32) -> Work:
-    """Return the steps of a continuous-batching engine under Poisson arrivals, prompts in pieces of 1,024 tokens.
-
-    Amounts are prompt tokens, decoded tokens, steps and tokens of context read.
-    """
-    arrivals_s = (START_S + np.cumsum(random.exponential(1 / rate_per_s, int(seconds * rate_per_s * 2)))).tolist()
-    prompts = np.clip(random.lognormal(6, 0.8, len(arrivals_s)), 16, 4000).astype(int).tolist()
-    outputs = random.integers(20, 300, len(arrivals_s)).tolist()
-    waiting, at_s, rows = 0, START_S, list[tuple[float, ...]]()
-    # Of each request whose prompt is not computed yet: tokens left of it, its length, tokens to decode.
-    prefilling: list[list[int]] = []
-    # Of those that decode: how many, and their context; by the step after which they are done, the same of those.
-    decoding, context, ends = 0, 0, defaultdict[int, list[int]](lambda: [0, 0])
-    while at_s < START_S + seconds:
-        while waiting < len(arrivals_s) and arrivals_s[waiting] <= at_s and len(prefilling) + decoding < in_flight:
-            prefilling.append([prompts[waiting], prompts[waiting], outputs[waiting]])
-            waiting += 1
-        if not prefilling and not decoding:
-            at_s = arrivals_s[waiting]
-            continue
-        computed, read, decoded = 0, context + decoding, decoding
-        context += decoding
-        gone = ends.pop(len(rows), (0, 0))
-        decoding, context = decoding - gone[0], context - gone[1]
-        while prefilling and computed < 1024:
-            left, prompt, output = prefilling[0]
-            piece = min(left, 1024 - computed)
-            computed, read = computed + piece, read + prompt - left + piece
-            prefilling[0][0] -= piece
-            if left == piece:
-                del prefilling[0]
-                decoding, context = decoding + 1, context + prompt
-                ends[len(rows) + output][0] += 1
-                ends[len(rows) + output][1] += prompt + output
-        length_s = (5e-3 + computed * 2.5e-5 + decoded * 5e-5 + read * 3e-8) * random.uniform(0.95, 1.1)
-        rows.append((at_s, at_s + length_s, computed, decoded, 1, read))
-        at_s += length_s + 2e-4
-    table = np.array(rows)
-    start_ns, end_ns = np.round(table[:, :2].T * NS_PER_S).astype(np.int64)
-    return Work(start_ns, end_ns, table[:, 2:])
-
-
-def metered(
-    work: Work, meter: SimulatedMeter, random: np.random.Generator, joules: Sequence[float] = JOULES
-) -> MeteredWork:
+def metered(work: Work, meter: SimulatedMeter, random: np.random.Generator, joules: Sequence[float]) -> MeteredWork:
     """Return the work beside what the meter saw of its energy."""
     start_s, end_s = work.start_ns / NS_PER_S, work.end_ns / NS_PER_S
     of_steps_j = np.column_stack((work.amounts @ np.array(joules), np.zeros(len(start_s))))
@@ -109,22 +65,6 @@ def metered(
     of_steps_j[:-1, 1] = waits_j
     energy_j = np.concatenate(([0.0], np.cumsum(of_steps_j.ravel()[:-1])))
     return MeteredWork(work, (meter.bins(edges_s, energy_j, random),))
-
-
-def static_batch(random: np.random.Generator, *, sequences: int = 16, prompt: int = 256, output: int = 100) -> Work:
-    """Return the steps of 20 s of rounds of a static batch: a prefill, then a step per token of all sequences."""
-    rows: list[tuple[float, ...]] = []
-    at_s = START_S
-    while at_s < START_S + 20:
-        tokens = sequences * prompt
-        rows.append((at_s, at_s := at_s + 0.1, tokens, 0, 1, tokens))
-        for step in range(1, output):
-            context = sequences * (prompt + step)
-            rows.append((at_s, at_s := at_s + 0.008 * random.uniform(0.98, 1.02), 0, sequences, 1, context))
-        at_s += random.uniform(0.01, 0.2)
-    table = np.array(rows)
-    start_ns, end_ns = np.round(table[:, :2].T * NS_PER_S).astype(np.int64)
-    return Work(start_ns, end_ns, table[:, 2:])
 
 
 # Kind of lengths → so many tokens of this mean; a sixth of bimodal ones is five times as long as the others.

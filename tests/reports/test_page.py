@@ -120,23 +120,6 @@ def test_each_entry_of_a_budget_has_a_bar_as_long_as_its_share() -> None:
     assert 'id="budget"' not in shown(row("three", {"budget": None}))
 
 
-def test_what_a_token_costs_stands_on_page_and_terminal_with_its_interval_or_its_reason() -> None:
-    """Results without such figures have no line of it."""
-    cost, unknown = {"value": 0.0149, "low": 0.0147, "high": 0.0151}, {"reason": "cannot be told from steps"}
-    costs = dict.fromkeys(("idle_w", "joules_per_step", "joules_per_context_token"), unknown) | {
-        **dict.fromkeys(("joules_per_prompt_token", "joules_per_decoded_token"), cost),
-        "closure": -0.0004,
-        "bins": 2967,
-    }
-    measured = row("one", {"energy.token_costs": costs})
-    text = shown(measured, row("two"))
-    assert text.count('<th scope="col">J/prompt token</th>') == 1
-    for cell in ("0.0149 [0.0147, 0.0151]", "cannot be told from steps", "-0.04% of those measured, over 2,967 bins"):
-        assert f"<td>{cell}</td>" in text
-    assert terminal_rows(measured)["J/prompt token"] == "0.0149 [0.0147, 0.0151]"
-    assert section(shown(row("two")), "token-costs") == ""
-
-
 def test_the_memorys_part_is_a_column_and_a_row() -> None:
     """A result without it has a dash."""
     hbm = {"energy.hbm_j": 12.0, "energy.hbm_timing_j": 0.5, "energy.mean_hbm_power_w": 97.4}

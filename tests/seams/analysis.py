@@ -53,17 +53,15 @@ from wattdock.analysis.statistics import (
     holm,
     paired_difference,
 )
-from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
 from wattdock.analysis.work import work as work_done
-from wattdock.analysis.work_costs import KINDS, Bins, MeteredWork, NoCostsError, Work, costs, ends_text
+from wattdock.analysis.work_costs import Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
     "CONFIDENCE",
     "CONTEXT",
     "DIFFERENT_GPUS",
-    "KINDS",
     "NORMAL95",
     "NO_BITS",
     "NO_INSTANTS",
@@ -103,7 +101,6 @@ __all__ = [
     "Roofline",
     "SpanJoules",
     "TaskFigures",
-    "TokenCosts",
     "Window",
     "WindowCheck",
     "WindowFigure",
@@ -116,7 +113,6 @@ __all__ = [
     "cross_check",
     "difference",
     "differing",
-    "ends_text",
     "everything",
     "goodput",
     "gpu_results",
@@ -139,7 +135,6 @@ __all__ = [
     "required_conditions",
     "rounds_of",
     "serving",
-    "token_costs",
     "token_disagreements",
     "tpot_s",
     "ttft_s",

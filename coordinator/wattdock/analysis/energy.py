@@ -15,7 +15,6 @@ from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy
-from wattdock.analysis.token_costs import TokenCosts, token_costs
 from wattdock.analysis.windows import Phases, WindowSummary, counted_spans, phases, windows
 from wattdock.values import EnergyBoundary, Stored, known_sum
 
@@ -55,7 +54,7 @@ class EnergyResult(Stored):
         energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
         energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: *All* joules of the whole passes ÷
             their requests, their prompt tokens (cached ones, too), their prompt and output tokens: the same joules
-            shared out in several ways, never to be added. What one prompt token costs stands in `token_costs`.
+            shared out in several ways, never to be added.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty where they cannot be read.
@@ -93,7 +92,6 @@ class EnergyResult(Stored):
     net_reason: str | None = None
     net_meaning: str = NET_MEANING
     phases: Phases | None = None
-    token_costs: TokenCosts | None = None
     cross_check: CrossCheck | None = None
     host_j: dict[str, float | None] = Field(default_factory=dict)
     gpu_processes: list[ListedProcess] = Field(default_factory=list)
@@ -145,7 +143,6 @@ def measured_energy(measured: Measured) -> EnergyResult:
         idle_baselines=baselines or None,
         **_net(measured, baselines),
         phases=phases(measured),
-        token_costs=token_costs(measured),
         cross_check=cross_check(measured),
         host_j=host_energy(measured),
         gpu_processes=listed_processes(measured.restarts),

@@ -248,7 +248,7 @@ def phases(measured: Measured) -> Phases:
                 f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
             )
         metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
-        fitted = costs(metered, PHASES)
+        fitted = costs(metered)
         prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
@@ -275,8 +275,8 @@ def _work(rounds: Sequence[_Round]) -> Work:
 
 def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> tuple[float, Interval]:
     """Return joules of a phase and their 95 % interval; refuse what is too uncertain."""
-    if phase in fitted.reasons:
-        raise NoCostsError(f"{PHASES[phase]}: {fitted.reasons[phase]}")
+    if np.isnan(fitted.values[phase]):
+        raise NoCostsError(f"{PHASES[phase]}: none was reported")
     value_j, low_j, high_j = (float(ends[phase]) * duration_s for ends in (fitted.values, fitted.low, fitted.high))
     edges_j = EDGE95 * fitted.bin_s * rounds * float(fitted.values[phase])
     interval = Interval(max(value_j - hypot(value_j - low_j, edges_j), 0.0), value_j + hypot(high_j - value_j, edges_j))

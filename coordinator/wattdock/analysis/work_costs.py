@@ -1,11 +1,11 @@
 """What work costs: energies of short bins regressed on the work that was done in them. Pure.
 
-A cost may bend with how many tokens share a step: beside the line, squares are fitted. Knows no result, and no engine.
+Knows no result, and no engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,24 +33,6 @@ BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
 # By how much n blocks make an interval too narrow, × (n − 1): Student's t ÷ 1.96, and the bootstrap's √((n − 1) ÷ n).
 FEW_BLOCKS = 1.7
-# Variance inflation beyond which a kind has no figure: less than a tenth of its root mean square is its own.
-MAX_VARIANCE_INFLATION = 100.0
-# Variance inflation beyond which a kind may make room for another whose figure is too wide: a third is its own.
-MIXED_INFLATION = 10.0
-# Misfits nearer than this are alike by chance: twice the logarithm of a likelihood ratio of about 50.
-CHANCE = 8.0
-# Largest share of a figure that may be another kind's, within its interval; with more, there is no figure.
-MAX_FOREIGN_SHARE = 0.1
-# Fewest bins that are mostly waits; with fewer, watts between steps are not those of an idle engine.
-MIN_WAITING_BINS = 25
-MAX_RELATIVE_WIDTH = 1.0
-
-# Kinds of work in a step, waits between steps first: as a reason names them, and as a result does.
-KINDS = ("waits", "prompt tokens", "decoded tokens", "steps", "context tokens")
-# A prefill is a step that decodes nothing: where steps make room, prompts get their joules.
-GIVE_WAY = tuple(KINDS.index(name) for name in ("waits", "context tokens", "decoded tokens", "steps", "prompt tokens"))
-# Kinds whose cost may bend with their number in a step.
-BENDING = (KINDS.index("prompt tokens"), KINDS.index("decoded tokens"))
 
 
 @dataclass(frozen=True)
@@ -128,23 +110,16 @@ class MeteredWork:
 
 @dataclass(frozen=True)
 class Costs:
-    """Joules per unit of each kind of work over all GPUs, "idle" in watts first; NaN where `reasons` says why.
+    """Joules per unit of each kind of work over all GPUs, "idle" in watts first; NaN for work of which there was none.
 
     Attributes:
         values, low, high: Least squares, and its 95 % interval; shape (1 + k,).
-        reasons: By position, why a kind has no figure.
-        closure: Fitted ÷ measured energy of all bins − 1.
-        lag_s: By how much energy trails the work.
         bin_s: Length of most bins.
     """
 
     values: Floats
     low: Floats
     high: Floats
-    reasons: dict[int, str]
-    closure: float
-    bins: int
-    lag_s: float
     bin_s: float
 
 
@@ -170,176 +145,40 @@ def metered_work(measured: Measured, restart: RestartRecord, run_pass: PassRecor
     return MeteredWork(work, gpus)
 
 
-def costs(passes: Sequence[MeteredWork], names: Sequence[str], *, of_steps: bool = False) -> Costs:
+def costs(passes: Sequence[MeteredWork]) -> Costs:
     """Return what each kind of work costs, by non-negative least squares; 95 % by a block bootstrap.
+
+    Each draw of the bootstrap has a lag of its own, by how the fit changes with the lag.
 
     Args:
         passes: All with the same number of GPUs.
-        names: Names of seconds without work and of each kind of work, for reasons.
-        of_steps: Whether the kinds are `KINDS`. Then a kind gets no figure where it cannot be told from others, nor do
-            those others, and the intervals hold for costs that bend, too.
 
     Raises:
         NoCostsError: The passes take less than `MIN_BLOCKS` blocks.
     """
     if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
         raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
-    lag_s = _lag_s(passes)
-    work, energy_j = _stacked(passes, lag_s), _energy_j(passes)
-    reasons = dict.fromkeys(np.flatnonzero(~work.any(axis=0)).tolist(), "none was reported")
-    given_way: list[int] = []
-    while True:
-        kept = [kind for kind in range(len(names)) if kind not in reasons and kind not in given_way]
-        ends, closure = _fit(passes, lag_s, kept)
-        if of_steps and 0 in kept and ends[2, 0] > _mean_power_w(passes):
-            given_way.append(0)
-            continue
-        wide = {kind for kind, too_wide in zip(kept, is_wide(ends), strict=True) if too_wide}
-        inflation = dict(zip(kept, _variance_inflation(work[:, kept]), strict=True))
-        mixed = [kind for kind in kept if of_steps and inflation[kind] > MIXED_INFLATION]
-        hopeless = [kind for kind in mixed if inflation[kind] > MAX_VARIANCE_INFLATION]
-        least = _least_of(hopeless or mixed, work[:, kept], energy_j, kept)
-        if least is None or not (hopeless or {*mixed} - {least} & wide):
-            break
-        given_way.append(least)
-    figures = np.full((3, len(names)), np.nan)
-    figures[:, kept] = ends
-    if of_steps:
-        reasons |= _bend(passes, lag_s, kept, figures)
-        reasons |= _share_out(given_way, kept, work, figures, names=names, mean_w=_mean_power_w(passes))
-        if np.count_nonzero(work[:, 0] > passes[0].bin_s / 2) < MIN_WAITING_BINS:
-            reasons[0] = "waits were shorter than what the meter resolves"
-    values, low, high = figures
-    return Costs(values, low, high, reasons, closure, len(energy_j), lag_s, passes[0].bin_s)
-
-
-def _variance_inflation(work: Floats) -> Floats:
-    """Return by how much its mix with the other columns inflates the variance of each column's figure."""
-    scaled = work / np.sqrt((work**2).sum(axis=0))
-    share, directions = np.linalg.eigh(scaled.T @ scaled)
-    inflation: Floats = (directions**2 / np.maximum(share, 1e-12)).sum(axis=1)
-    return inflation
-
-
-def _bend(passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int], figures: Floats) -> dict[int, str]:
-    """Let the intervals in `figures` hold what a fit with squares says as well; return why a kind has no figure.
-
-    A kind's square is taken about the mean, over its tokens, of how many share a step, less the mean of the squares. So
-    it changes neither the cost of one more token, averaged over the tokens, nor the total: the other coefficients are
-    these averages, and a step's is what remains.
-    """
-    amounts = np.concatenate([part.work.amounts for part in passes])
-    centres = (amounts**2).sum(axis=0) / np.maximum(amounts.sum(axis=0), 1)
-    squares = (amounts - centres) ** 2
-    # With 0 or 1 in every step there is no bend.
-    bending = [kind for kind in BENDING if kind in kept and np.ptp(squares[:, kind - 1]) > 1]
-    added = [kind - 1 for kind in bending]
-    bent = []
-    for part in passes:
-        of_part = (part.work.amounts - centres) ** 2 - squares.mean(axis=0)
-        with_squares = np.column_stack((part.work.amounts, of_part[:, added]))
-        bent.append(replace(part, work=replace(part.work, amounts=with_squares)))
-    square_of = {kind: 1 + amounts.shape[1] + position for position, kind in enumerate(bending)}
-    inflation = _variance_inflation(_stacked(bent, lag_s)[:, [*kept, *square_of.values()]])
-    reasons = {}
-    for kind in bending:
-        if inflation[kept.index(kind)] > MAX_VARIANCE_INFLATION:
-            del square_of[kind]
-            average = f"{figures[0, kind]:.3g} on average from none to as many as steps had"
-            reasons[kind] = f"{average}, nearly always the same number: what one more costs cannot be told"
-    line = figures[0, kept]
-    (value, low, high), _ = _fit(bent, lag_s, kept, list(square_of.values()))
-    held = (low <= line) & (line <= high)
-    figures[:, kept] = np.where(held, line, value), np.minimum(low, line), np.maximum(high, line)
-    return reasons
-
-
-def _share_out(
-    given_way: Sequence[int], kept: Sequence[int], work: Floats, figures: Floats, *, names: Sequence[str], mean_w: float
-) -> dict[int, str]:
-    """Widen the intervals in `figures` by what may be of the kinds that gave way; return why kinds have no figure.
-
-    `mean_w` is the mean power of all GPUs, which is more than an idle engine draws.
-    """
-    mixed_with: dict[int, list[int]] = {kind: [] for kind in given_way}
-    highest = figures[2].copy()
-    for kind in given_way:
-        shares, *_ = np.linalg.lstsq(work[:, kept], work[:, kind])
-        # No kind costs less than nothing, so that the others' figures are not smaller than their part of this kind.
-        most = min(highest[other] / share for other, share in zip(kept, shares, strict=True) if share > 0)
-        figures[1:, kind] = 0, most if kind else min(most, mean_w)
-        foreign = shares * figures[2, kind]
-        figures[1, kept] = np.maximum(figures[1, kept] - np.maximum(foreign, 0), 0)
-        figures[2, kept] += np.maximum(-foreign, 0)
-        for other, part in zip(kept, foreign, strict=True):
-            if part > MAX_FOREIGN_SHARE * figures[0, other]:
-                mixed_with.setdefault(other, []).append(kind)
-                mixed_with[kind].append(other)
-    reasons = {}
-    for kind, others in mixed_with.items():
-        listed = " and ".join(names[other] for other in others) or "the others"
-        reasons[kind] = f"cannot be told from {listed}: {ends_text(figures[1, kind], figures[2, kind])}"
-        figures[0, kind] = np.nan
-    return reasons
-
-
-def _least_of(mixed: Sequence[int], work: Floats, energy_j: Floats, kept: Sequence[int]) -> int | None:
-    """Return which of the kinds kept explains least that the others do not; where chance may decide, by `GIVE_WAY`."""
-    misfits: dict[int, float] = {}
-    for kind in mixed:
-        others = np.delete(work, kept.index(kind), axis=1)
-        solution, *_ = np.linalg.lstsq(others, energy_j)
-        left_j2 = np.sum((others @ solution - energy_j) ** 2) + np.finfo(float).tiny
-        misfits[kind] = len(energy_j) * float(np.log(left_j2))
-    alike = [kind for kind in misfits if misfits[kind] <= min(misfits.values()) + CHANCE]
-    return min(alike, key=GIVE_WAY.index, default=None)
-
-
-def ends_text(low: float, high: float) -> str:
-    """Return where a figure lies that cannot be told; the fit has no figure below 0."""
-    return f"between {low:.3g} and {high:.3g}" if high > 0 else "0 in nearly every draw of the fit"
-
-
-def is_wide(ends: Floats) -> NDArray[np.bool_]:
-    """Whether each figure is too uncertain to be one; rows are values and the lower and upper ends of intervals."""
-    return np.asarray(ends[2] - ends[1] >= MAX_RELATIVE_WIDTH * ends[0])
-
-
-def _fit(
-    passes: Sequence[MeteredWork], lag_s: float, kept: Sequence[int], free: Sequence[int] = ()
-) -> tuple[Floats, float]:
-    """Return values and both ends of their intervals for the kinds of work kept, shape (3, len(kept)), and the closure.
-
-    Each draw of the bootstrap has a lag of its own, by how the fit changes with the lag.
-
-    Args:
-        free: Columns of work whose coefficients may have either sign and are not asked for.
-    """
-    columns = [*kept, *free]
-    work, later, earlier = (_stacked(passes, lag_s + by_s)[:, columns] for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
-    energy_j = _energy_j(passes)
-    size = np.sqrt((work**2).sum(axis=0))
-    scaled, slope = work / size, (later - earlier) / (2 * LAG_STEP_S) / size
+    lag_s, energy_j = _lag_s(passes), _energy_j(passes)
+    work, later, earlier = (_stacked(passes, lag_s + by_s) for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
+    kept = work.any(axis=0)
+    size = np.sqrt((work[:, kept] ** 2).sum(axis=0))
+    scaled, slope = work[:, kept] / size, (later - earlier)[:, kept] / (2 * LAG_STEP_S) / size
     rough_j, *_ = np.linalg.lstsq(scaled, energy_j)
     residual_j2 = float(np.mean((scaled @ rough_j - energy_j) ** 2))
     sums = _block_sums(passes, np.column_stack((scaled, slope @ rough_j, energy_j)))
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS)
     drawn = np.concatenate((sums.sum(axis=0)[None], np.tensordot(draws, sums, 1)))
-    solved, *others = _solved(drawn, len(kept), residual_j2)
+    solved, *others = _solved(drawn, residual_j2)
     around = (np.percentile(others, INTERVAL95, axis=0) - solved) * (1 + FEW_BLOCKS / (len(sums) - 1))
-    ends = np.vstack((solved, np.maximum(solved + around, 0))) / size[: len(kept)] * len(passes[0].gpus)
-    return ends, float((scaled[:, : len(kept)] @ solved).sum() / energy_j.sum() - 1)
+    figures = np.full((3, work.shape[1]), np.nan)
+    figures[:, kept] = np.vstack((solved, np.maximum(solved + around, 0))) / size * len(passes[0].gpus)
+    values, low, high = figures
+    return Costs(values, low, high, passes[0].bin_s)
 
 
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
     bins = ((part.work, gpu) for part in passes for gpu in part.gpus)
     return np.concatenate([work.between(gpu.edges_ns, lag_s) * gpu.usual[:, None] for work, gpu in bins])
-
-
-def _mean_power_w(passes: Sequence[MeteredWork]) -> float:
-    gpus = [gpu for part in passes for gpu in part.gpus]
-    seconds = sum(float(np.ptp(gpu.edges_ns)) for gpu in gpus) / NS_PER_S
-    return sum(float(gpu.energy_j.sum()) for gpu in gpus) / seconds * len(passes[0].gpus)
 
 
 def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
@@ -380,20 +219,18 @@ def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
     return np.stack(sums)
 
 
-def _solved(sums: Floats, kinds: int, residual_j2: float) -> list[Floats]:
-    """Return the non-negative least squares of the first columns from sums of their products, over any of the others.
+def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
+    """Return the non-negative least squares of the work, over any of the lag's slope, from sums of products.
 
     Args:
-        sums: Sums of each draw, shape (draws, columns, columns): work, free columns, the lag's slope, energy.
-        kinds: How many columns are work.
+        sums: Sums of each draw, shape (draws, columns, columns): work, the lag's slope, energy.
     """
     from scipy.optimize import nnls
 
-    free = sums[:, kinds:-1, kinds:-1].copy()
-    free[:, -1, -1] += residual_j2 / LAG_STD_S**2
-    left = sums[:, :kinds] - sums[:, :kinds, kinds:-1] @ np.linalg.solve(free, sums[:, kinds:-1])
-    gram, moments = left[:, :, :kinds], left[:, :, -1:]
-    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(kinds)
+    free = sums[:, -2:-1, -2:-1] + residual_j2 / LAG_STD_S**2
+    left = sums[:, :-2] - sums[:, :-2, -2:-1] @ np.linalg.solve(free, sums[:, -2:-1])
+    gram, moments = left[:, :, :-2], left[:, :, -1:]
+    ridge = 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(gram.shape[1])
     roots = np.linalg.cholesky(gram + ridge)
     targets = np.linalg.solve(roots, moments)[:, :, 0]
     return [nnls(root.T, target)[0] for root, target in zip(roots, targets, strict=True)]

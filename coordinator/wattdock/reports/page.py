@@ -25,7 +25,7 @@ from wattdock.reports.chart_data import (
     points_of,
     timelines,
 )
-from wattdock.reports.wording import STATUSES, boundaries, power_profile_text, token_cost_texts
+from wattdock.reports.wording import STATUSES, boundaries, power_profile_text
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
@@ -135,7 +135,6 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         pools=pools(rows).values(),
         budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
         marked=[(point.label, work.marked) for point in points if (work := point.result.work) and work.marked],
-        token_costs=[(point.label, texts) for point in points if (texts := token_cost_texts(point.result))],
         boundaries=boundaries(point.result for point in points),
         net_meaning=ExperimentResult.NET_MEANING,
         **_summary(points),

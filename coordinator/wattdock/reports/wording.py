@@ -17,22 +17,12 @@ __all__ = [
     "boundaries",
     "power_profile_text",
     "quantity_text",
-    "token_cost_texts",
     "unit_of",
 ]
 
 # Statuses of checks, the worst first.
 STATUSES = ("fail", "unknown", "warn", "info", "pass")
 BOUNDARIES = {"gpu_boards": "GPU boards", "module": "GPU and CPU modules"}
-TOKEN_COSTS = {
-    "idle_w": "W while idle",
-    "joules_per_prompt_token": "J/prompt token",
-    "joules_per_decoded_token": "J/decoded token",
-    "joules_per_step": "J/step",
-    "joules_per_context_token": "J/context token",
-}
-# From this share of the time with capped clocks on, costs are averages: as long as steps with prompts may take.
-CAPPED_SHARE = 0.1
 
 
 def quantity_text(quantity: str, unit: str) -> str:
@@ -58,23 +48,6 @@ def power_profile_text(result: ExperimentResult) -> str:
     """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
     names = result.environment.power_profiles if result.environment else ()
     return f"power profile: {', '.join(names)}" if names else ""
-
-
-def token_cost_texts(result: ExperimentResult) -> dict[str, str]:
-    """Return what work cost, with 95 % intervals, by unit, and what limits these figures; empty where it is unknown."""
-    costs = result.energy and result.energy.token_costs
-    if not costs or costs.closure is None:
-        return {}
-    if costs.reason:
-        return {"cost of each token": f"cannot be told: {costs.reason}"}
-    texts = {heading: str(getattr(costs, name)) for name, heading in TOKEN_COSTS.items()}
-    of_fit = f"{costs.closure:+.2%} of those measured, over {costs.bins:,} bins"
-    if (share := costs.capped_share) is None:
-        capped = "unknown whether clocks were capped"
-    else:
-        capped = f"clocks were capped in {share * 100:.0f} % of the time"
-        capped += ": averages over the run, not what one more token costs" if share >= CAPPED_SHARE else ""
-    return texts | {"power limit": capped, "J of the fit": of_fit}
 
 
 def boards_text(result: ExperimentResult) -> str:

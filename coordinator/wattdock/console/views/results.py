@@ -19,7 +19,6 @@ from wattdock.reports.wording import (
     boards_text,
     power_profile_text,
     quantity_text,
-    token_cost_texts,
 )
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize, singular
@@ -242,7 +241,6 @@ def _token_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             "decode": (rounds.decode_j, rounds.decode_ci95_j),
         }
         yield from ((name, f"{_joules(joules)} {interval:,.1f}") for name, (joules, interval) in parts.items())
-    yield from token_cost_texts(result).items()
 
 
 def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
