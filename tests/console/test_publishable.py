@@ -57,8 +57,7 @@ def test_an_interpreter_of_ones_own_cannot_be_asked_for_together_with_publicatio
 
 def test_a_plan_ends_as_the_run_would_where_something_is_left_to_do(called: Called) -> None:
     """So that `plan --publishable x && run --publishable x` measures nothing in vain; also of what nodes measure."""
-    Path("x.yaml").write_text("backend: fake\nmodel: shape:tiny-llama\nlauncher: process\npackage_lock: x.lock\n")
-    Path("x.lock").write_text(f"a==1 --hash=sha256:{'0' * 64}\n".replace(" ", " \\\n    "))
+    Path("x.yaml").write_text("backend: pytorch\nmodel: shape:tiny-llama\nlauncher: process\n")
     done = called("plan", "--publishable", "--on", "slurm", "x.yaml")
     assert done.returncode == ExitCode.NOT_PUBLISHABLE, done.stderr
     assert "#SBATCH --exclusive" in done.stdout

@@ -44,16 +44,9 @@ def test_what_no_machine_could_measure_is_refused_before_anything_is_queued(call
     assert (done.returncode, done.stderr.count("did you mean tiny-llama")) == (2, 1)
 
 
-def test_a_lock_that_no_node_can_use_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
-    """One that is not there, and one of a machine without a GPU."""
-
-    def choices(**settings: object) -> object:
-        how = {"backend": "pytorch", "launcher": "process", "package_lock": str(tmp_path / "x.lock")}
-        return process_choices(load_study(how | settings, {}))
-
-    with raises(PreflightError, "no lock of packages: "):
-        choices()
-    (tmp_path / "x.lock").write_text(f"torch==2.13.0+cpu \\\n    --hash=sha256:{'0' * 64}\n")
-    with raises(PreflightError, "locks torch==2.13.0+cpu, which computes on CPUs only"):
-        choices()
-    assert choices(accelerator="cpu")
+def test_a_backend_without_a_lock_is_refused_before_anything_is_queued() -> None:
+    """Nodes would refuse it one by one."""
+    how = {"launcher": "process", "container": {"locked": True}}
+    with raises(PreflightError, "no lock of packages: ", "publish.md"):
+        process_choices(load_study(how | {"backend": "tensorrt"}, {}))
+    assert process_choices(load_study(how | {"backend": "pytorch"}, {}))

@@ -106,8 +106,12 @@ def test_packages_count_as_locked_unless_an_interpreter_is_named_here(tmp_path: 
     changes["environment"] |= {"packages": facts, "launcher": "process", "container": None, "backend": "pytorch"}
     local = LocalChoices(runner_python=tmp_path / "python" if has_own_python else None)
     [config] = reproduced(tmp_path, local, **changes).study.experiments
-    assert (config.container.locked, config.package_lock) == (not has_own_python, None)
+    assert config.container.locked == (not has_own_python)
     assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
+    changes["environment"]["packages"] = facts | {"lock_sha256": "0" * 64}
+    if not has_own_python:
+        with raises(ConfigError, "package-locks/0000000000000000.lock", "WATTDOCK_RUNNERS"):
+            reproduced(tmp_path / "other", local, **changes)
 
 
 def test_a_models_own_code_runs_only_where_that_is_said_here(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ defaults:
   backend: fake
   model: nobody/tiny
   launcher: process
-  package_lock: fake.lock
   container: {locked: true}
   workload:
     arrival: closed
@@ -90,8 +89,11 @@ def machine(tmp_path: Path) -> Iterator[tuple[Cloned, Cluster]]:
     backend = work / "runners/fake"
     shutil.copytree(REPO / "tests/runners/fake", backend, ignore=shutil.ignore_patterns("__pycache__"))
     packages = "".join(f"{package}=={version(package)}\n" for package in ("grpcio", "protobuf"))
+    compile_lock = (sys.executable, "-I", REPO / "coordinator/wattdock/launch/uv.py", "pip", "compile", "--quiet")
     for variant in ("cpu", "cuda"):
-        (backend / f"requirements-{variant}.txt").write_text(packages)
+        (file := backend / f"requirements-{variant}.txt").write_text(packages)
+        written = ("--generate-hashes", "--no-header", "--no-annotate", file, "-o", file.with_suffix(".lock"))
+        subprocess.run([*compile_lock, *written], check=True)
     for path in (library, work, home / "wattdock"):
         for each in (path, *path.rglob("*")):
             give_to_user(each)
@@ -146,7 +148,6 @@ def call(wattdock: Cloned, slurm: Cluster, *command: str | Path) -> tuple[str, s
 def test_a_study_without_containers_is_publishable(tmp_path: Path) -> None:
     """Locked packages, a node alone and no administrator."""
     with machine(tmp_path) as (wattdock, slurm):
-        call(wattdock, slurm, *wattdock.words("environments", "lock", "fake"))
         call(wattdock, slurm, *wattdock.words("run", wattdock.write(STUDY), "--on", "slurm"))
         shown, _ = call(wattdock, slurm, *wattdock.words("show", "x"))
         assert re.search(PUBLISHABLE, shown, re.MULTILINE), shown

@@ -138,7 +138,7 @@ class ContainerSpec(StrictSettings):
 
 # What decides how a runner is started and what it loads, beside the backend's section.
 LOAD_KEYS = {
-    *("backend", "model", "accelerator", "gpus", "launcher", "container", "package_lock", "meter"),
+    *("backend", "model", "accelerator", "gpus", "launcher", "container", "meter"),
     *("runner_python", "timeouts", "nodes"),
 }
 
@@ -153,8 +153,6 @@ class ExperimentConfig(StrictSettings):
             only from the same GPUs, which disturbs and is not publishable.
         wait_s: How long to wait for others who measure here.
         launcher: "auto" takes docker where an engine and the image are there, else a process; never apptainer.
-        package_lock: Another lock of packages, as `wattdock environments lock` writes it, from which the environment
-            of a process is made.
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
@@ -168,7 +166,7 @@ class ExperimentConfig(StrictSettings):
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
     # to afterwards; not of what is measured.
-    NOT_IDENTITY: ClassVar = {"name", "package_lock", "runner_python", "timeouts", "on_failure", "wait_s", "slo"}
+    NOT_IDENTITY: ClassVar = {"name", "runner_python", "timeouts", "on_failure", "wait_s", "slo"}
     # What publication needs at least. Passes below 2 s vary widely, those of 5 s are stable, 20 s are common
     # (arXiv 2312.02741 and peers). An interval from two restarts has one degree of freedom and says nothing.
     PUBLICATION: ClassVar[dict[str, Any]] = {
@@ -181,6 +179,7 @@ class ExperimentConfig(StrictSettings):
         "container.locked": True,
     }
 
+    WITHDRAWN: ClassVar = {"package_lock": None}
     # Of these, what a command of the user's own has, too.
     PUBLICATION_OF_COMMANDS: ClassVar = ("repeats.restarts", "exclusive", "accelerator")
 
@@ -202,7 +201,6 @@ class ExperimentConfig(StrictSettings):
     isolation: Literal["group", "experiment"] = "group"
     on_failure: Literal["continue", "stop"] = "continue"
     timeouts: TimeoutsSpec = TimeoutsSpec()
-    package_lock: WrittenPath | None = None
     runner_python: WrittenPath | None = None
     power_limit_w: PositiveFloat | None = None
     quality: QualitySpec | None = None
@@ -282,13 +280,10 @@ class ExperimentConfig(StrictSettings):
     @model_validator(mode="after")
     def _locked_means_that_and_nothing_else(self) -> Self:
         locked = self.container.locked
-        own_python, own_lock = self.runner_python is not None, self.package_lock is not None
         limited = self.container != ContainerSpec(image=self.container.image, locked=locked)
         conflicts = {
-            "container.locked (--locked) and runner_python": locked and own_python,
+            "container.locked (--locked) and runner_python": locked and self.runner_python is not None,
             "container.locked (--locked) and container.image": locked and self.container.image is not None,
-            "package_lock and runner_python": own_lock and own_python,
-            f"package_lock and launcher: {self.launcher}": own_lock and self.launcher != "process",
             "limits of container and launcher: apptainer": limited and self.launcher == "apptainer",
         }
         if both := next((name for name, is_set in conflicts.items() if is_set), None):
@@ -316,7 +311,6 @@ class ExperimentConfig(StrictSettings):
             "warmup": self.warmup != WarmUpSpec(passes=0),
             "repeats.passes": self.repeats.passes != 1,
             "container.locked (--locked)": self.container.locked,
-            "package_lock": self.package_lock is not None,
             "runner_python": self.runner_python is not None,
             "quality": self.quality is not None,
         }

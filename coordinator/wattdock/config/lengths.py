@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -23,6 +23,15 @@ class StrictSettings(BaseModel):
     """Settings that a person writes: an unknown key is refused, and so is `yes` or "8" for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+    # Settings of published studies that are no longer there, each with the value that it had where nobody set it.
+    WITHDRAWN: ClassVar[dict[str, Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_withdrawn(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        return {name: value for name, value in settings.items() if cls.WITHDRAWN.get(name, ...) != value}
 
 
 class LengthSpec(StrictSettings):

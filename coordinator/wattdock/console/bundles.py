@@ -36,9 +36,6 @@ DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weight
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow the model's own code, or the bundle's command, to run.")
 ]
-TrustPackages = Annotated[
-    bool, typer.Option("--trust-packages", help="Allow the packages of the bundle's own lock to be installed.")
-]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
 
@@ -82,7 +79,6 @@ def reproduce(
     model_folder: ModelFolder = None,
     draft_folder: DraftFolder = None,
     trust_remote_code: Trust = False,
-    trust_packages: TrustPackages = False,
     resume: Resume = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
@@ -104,7 +100,7 @@ def reproduce(
         raise ConfigError(
             "--margin 0: no two measurements are equal", "say what difference does not matter, such as 5%"
         )
-    local = LocalChoices(runner_python, model_folder, draft_folder, trust_remote_code, trust_packages)
+    local = LocalChoices(runner_python, model_folder, draft_folder, trust_remote_code)
     with open_bundle(bundle) as opened:
         progress, home = progress_for(quiet=quiet), folders.wattdock_home()
         ready, done = prepare_reproduction(opened, local, home=home), Measurement()

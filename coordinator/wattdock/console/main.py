@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from wattdock.console.bundles import app as bundle_app
 from wattdock.console.bundles import reproduce
 from wattdock.console.commands import measure
-from wattdock.console.environments import app as environments_app
 from wattdock.console.estimate import estimate
 from wattdock.console.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
 from wattdock.console.experiments import plan, run
@@ -72,7 +71,6 @@ SUB_APPS = {
     "results": (results_app, "Look"),
     "bundle": (bundle_app, "Publish"),
     "images": (images_app, "Publish"),
-    "environments": (environments_app, "Publish"),
 }
 
 

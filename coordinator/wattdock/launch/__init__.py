@@ -15,7 +15,6 @@ their own, `wattdock.launch.images`.
 
 from wattdock.launch.choice import choose_launcher
 from wattdock.launch.engine import NoContainersError, reap
-from wattdock.launch.environment import lock_environment
 from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.protocol import LaunchedRunner, Launcher, LaunchSpec
 from wattdock.launch.runners import backends, find_runner
@@ -29,6 +28,5 @@ __all__ = [
     "backends",
     "choose_launcher",
     "find_runner",
-    "lock_environment",
     "reap",
 ]

@@ -1,4 +1,4 @@
-"""The environment of a backend: its own, which uv makes, and the lock of one that is there."""
+"""The environment of a backend: its own, which uv makes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.files import locked, write_whole
-from wattdock.host import folders, processes
+from wattdock.files import locked
+from wattdock.host import processes
 from wattdock.launch.keeper import KEEPER
-from wattdock.launch.packages import PackageLock
-from wattdock.launch.runners import PYTHON_HERE, environment_dir, find_python, find_runner
-from wattdock.launch.uv import run_command, run_uv
+from wattdock.launch.runners import PYTHON_HERE, environment_dir
+from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from wattdock.launch.packages import PackageLock
 
 Variant = Literal["cpu", "cuda"]
 
@@ -37,11 +37,6 @@ PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
 # What the stamp of an environment says that was made without a lock.
 UNLOCKED = "unlocked"
-# Prints what an interpreter has, as a requirements file does.
-INSTALLED = """
-from importlib.metadata import distributions
-print(*sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions()}), sep="\\n")
-"""
 # Lines of uv's output that are shown to the user.
 STEPS = re.compile(r"(Resolved|Downloading|Building|Prepared|Installed) ")
 HARDWARE: dict[Variant, str] = {"cpu": "a CPU", "cuda": "NVIDIA GPUs"}
@@ -65,8 +60,7 @@ class Environment:
         runner_dir: The backend's folder.
         variant: Which requirements file. For "cpu", an environment made for CUDA from the same requirements serves.
         progress: Receives one plain line per step.
-        packages: The lock that its packages are held against before each use. A lock that is not the backend's own has
-            an environment of its own, in WATTDOCK_HOME.
+        packages: What the lock says, against which the packages are held before each use; None checks nothing.
     """
 
     runner_dir: Path
@@ -77,14 +71,11 @@ class Environment:
     @property
     def lock(self) -> Path:
         """The lock that a new environment is made from, which may be absent."""
-        return self.packages.path if self.packages else self.requirements(self.variant, ".lock")
+        return self.requirements(self.variant, ".lock")
 
     @property
     def venv(self) -> Path:
         """The folder of the environment."""
-        if self.packages and self.lock.parent != self.runner_dir:
-            name = f"{self.runner_dir.name}-{self.packages.sha256[:12]}-python{PYTHON_HERE}"
-            return folders.wattdock_home() / "environments" / name / ".venv"
         return environment_dir(self.runner_dir) / ".venv"
 
     @property
@@ -117,9 +108,9 @@ class Environment:
                 f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}: {error.strerror}",
                 f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}",
             ) from error
-        if self.packages:
-            return (f"{digest} {self.variant} python{PYTHON_HERE} lock {self.packages.sha256}\n",)
-        variants: tuple[Variant, ...] = ("cpu", "cuda") if self.variant == "cpu" else ("cuda",)
+        variants: tuple[Variant, ...] = (self.variant,)
+        if self.variant == "cpu" and not self.packages:
+            variants = ("cpu", "cuda")
         locks = {variant: self.requirements(variant, ".lock") for variant in variants}
         found = {variant: f"lock {_digest(lock)}" if lock.exists() else UNLOCKED for variant, lock in locks.items()}
         return tuple(f"{digest} {variant} python{PYTHON_HERE} {lock}\n" for variant, lock in found.items())
@@ -296,45 +287,6 @@ class Uv:
         if ending == "ended exited with code 0":
             return None
         return [*recent, "" if ending.startswith("ended exited") else f"error: uv {ending}"]
-
-
-def lock_environment(
-    backend: str, variant: Variant, runner_python: Path | None, out: Path, *, progress: Callable[[str], None]
-) -> PackageLock:
-    """Write the lock of what an interpreter has installed, with the hashes that the configured index has; return it.
-
-    Args:
-        runner_python: The interpreter; None is that of the backend's own environment, which is made first.
-
-    Raises:
-        ConfigError: There is no such backend, or no such interpreter.
-        PreflightError: The interpreter does not run, or the environment cannot be made here.
-        LaunchError: The index lacks a package.
-        OSError: The lock cannot be written.
-    """
-    runner_dir = find_runner(backend)
-    python = find_python(runner_python) if runner_python else Environment(runner_dir, variant, progress).ensure()
-    environ = processes.child_environment(os.environ, processes.PACKAGES)
-    try:
-        listing = [str(python), "-I", "-c", INSTALLED]
-        done = subprocess.run(listing, env=environ, cwd=os.sep, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise PreflightError(f"{python} does not run: {error}", "name a Python interpreter") from error
-    with tempfile.TemporaryDirectory() as name:
-        wanted, made = Path(name, "installed.txt"), Path(name, "made.lock")
-        write_whole(wanted, done.stdout.encode())
-        # uv keeps hashes of an earlier lock, such as those of wheels in a folder, which tells none.
-        if (own := runner_dir / f"requirements-{variant}.lock").exists():
-            shutil.copyfile(own, made)
-        files = ("--python", str(python), "--output-file", str(made), str(wanted))
-        words = ("pip", "compile", "--generate-hashes", "--no-deps", "--no-header", "--no-annotate", "--quiet", *files)
-        problem = run_uv(words, run_command, progress, environ=environ)
-        if problem and NO_TORCH.search(problem):
-            problem = run_uv((*words, "--index", PYTORCH_CPU_INDEX), run_command, progress, environ=environ)
-        if problem:
-            raise LaunchError(f"cannot lock what {python} has: {problem}")
-        write_whole(out, read_regular(made))
-    return PackageLock.read(out)
 
 
 def _digest(file: Path) -> str:

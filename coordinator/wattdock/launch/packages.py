@@ -65,7 +65,7 @@ class PackageLock:
             content = read_regular(path, follow=True)
         except OSError as error:
             raise PreflightError(
-                f"no lock of packages: {path}: {error.strerror}", "make one: wattdock environments lock BACKEND"
+                f"no lock of packages: {path}: {error.strerror}", "docs/how-to/publish.md says how to write one"
             ) from error
         if other := OTHER.search(content):
             raise PreflightError(f"{path}: {other[0][:60]!r} is neither a package nor a hash", "leave it out")
@@ -83,15 +83,9 @@ class PackageLock:
                 raise PreflightError(f"{path}: {marker.strip()!r} is no marker", "correct it") from error
         if not versions:
             what = f"{path} names no package for this machine"
-            raise PreflightError(what, "make it: wattdock environments lock BACKEND")
+            raise PreflightError(what, "docs/how-to/publish.md says how to write it")
         by_name = {name: frozenset(found) for name, found in versions.items()}
         return cls(path, hashlib.sha256(content).hexdigest(), by_name)
-
-    @property
-    def built_for_cpus(self) -> str:
-        """The first package that is a build for CPUs, as NAME==VERSION; empty where none is."""
-        named = sorted(f"{name}=={version}" for name, found in self.versions.items() for version in found)
-        return next((package for package in named if package.endswith("+cpu")), "")
 
     @property
     def interpreter(self) -> str:

@@ -11,8 +11,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.errors import LaunchError, PreflightError
-from wattdock.files import expanded
+from wattdock.errors import LaunchError
 from wattdock.host import folders
 from wattdock.launch.keeper import KEEPER, descendants, end_group
 from wattdock.launch.launcher_choice import LauncherChoice
@@ -31,20 +30,15 @@ if TYPE_CHECKING:
 
 
 def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: object) -> LauncherChoice:
-    """Return the choice of processes, with the lock of their packages where it decides.
+    """Return the choice of processes, with the lock of their packages where that is asked for.
 
     Raises:
-        PreflightError: The lock cannot be read, is for CPUs where the run is not, or the backend has none.
+        PreflightError: The lock cannot be read, or the backend has none.
     """
-    packages, own = None, config.package_lock and expanded(config.package_lock)
-    if config.container.locked or config.package_lock:
+    packages = None
+    if config.container.locked:
         variant: Variant = "cuda" if on_gpu else "cpu"
-        packages = PackageLock.read(own.absolute() if own else runner_dir / f"requirements-{variant}.lock")
-        if on_gpu and (package := packages.built_for_cpus):
-            raise PreflightError(
-                f"{packages.path} locks {package}, which computes on CPUs only",
-                "make the lock on a machine with a GPU, or leave package_lock out to take wattdock's own",
-            )
+        packages = PackageLock.read(runner_dir / f"requirements-{variant}.lock")
     reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else "asked for"
     option = "--image NAME" if config.command else "--launcher docker"
     return LauncherChoice("process", reason, f"for containers, {option}", packages=packages)

@@ -182,7 +182,7 @@ def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bo
         name = f"{PROMPTS}/{environment.dataset_sha256[:16]}.jsonl"
         wanted = [("the file of prompts with SHA-256", path, environment.dataset_sha256, name)]
     if environment and (packages := environment.packages):
-        path = result.config.package_lock or find_runner(environment.backend) / packages.lock
+        path = find_runner(environment.backend) / packages.lock
         name = f"{LOCKS}/{packages.lock_sha256[:16]}.lock"
         wanted.append(("the lock of packages with SHA-256", path, packages.lock_sha256, name))
     for what, path, digest, name in wanted:
@@ -279,8 +279,6 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
     settings |= {"accelerator": "cuda" if environment.gpu_count else "cpu", "launcher": environment.launcher}
-    if environment.packages:
-        settings["package_lock"] = gathered.inputs.get(environment.packages.lock_sha256)
     if not environment.gpu_count:
         settings["gpus"] = "auto"
     if container := environment.container:

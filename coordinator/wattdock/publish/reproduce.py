@@ -47,14 +47,12 @@ class LocalChoices:
         model_folder: The weights of a model that was a local folder.
         draft_folder: Those of a draft model that was a local folder.
         trust_remote_code: Whether a model's own code, or the bundle's command, may run.
-        trust_packages: Whether packages may be installed that no lock of this wattdock names.
     """
 
     runner_python: Path | None = None
     model_folder: Path | None = None
     draft_folder: Path | None = None
     trust_remote_code: bool = False
-    trust_packages: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,19 +132,16 @@ def _config_here(
         raise ConfigError(f"{label}: it measured a server that ran at {url}, which a bundle cannot start", INSTEAD)
     # Nobody holds the packages of an interpreter that is named here against a lock.
     is_locked = written.container.locked and not local.runner_python
-    here: dict[str, Any] = {"runner_python": local.runner_python, "package_lock": None}
+    here: dict[str, Any] = {"runner_python": local.runner_python}
     if prompts.source and prompts.file:
         prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, PROMPTS, home, label))})
-    if written.package_lock and not local.runner_python:
-        lock = _kept(bundle, str(written.package_lock), LOCKS, home, label)
-        is_own = read_regular(lock) in _own_locks(written.backend)
-        if not (is_own or local.trust_packages):
-            raise ConfigError(
-                f"{label} installs packages by a lock that is not wattdock's own: {lock}",
-                "read it, then allow it with --trust-packages",
-                cause=Cause.RUNS_CODE,
-            )
-        here["package_lock"], is_locked = None if is_own else lock, True
+    packages = bundled.environment.packages if bundled.environment else None
+    if is_locked and packages and packages.lock_sha256 not in _own_locks(written.backend):
+        raise ConfigError(
+            f"{label} ran the packages of {LOCKS}/{packages.lock_sha256[:16]}.lock, and {written.backend} has another",
+            "read that lock, put it into a copy of the backend, and name the folder around it in WATTDOCK_RUNNERS",
+            cause=Cause.RUNS_CODE,
+        )
     if bundled.environment and (time_utc := bundled.environment.model.template_time_utc):
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if (code := _code_in(written)) and not local.trust_remote_code:
@@ -173,11 +168,12 @@ def _code_in(written: ExperimentConfig) -> str:
     return "the model's own code" if written.model.trust_remote_code else ""
 
 
-def _own_locks(backend: str) -> Iterator[bytes]:
-    """Yield the locks of packages that this wattdock has for a backend."""
+def _own_locks(backend: str) -> Iterator[str]:
+    """Yield the SHA-256 of each lock of packages that a backend has here."""
     for variant in ("cpu", "cuda"):
         with suppress(OSError):
-            yield read_regular(find_runner(backend) / f"requirements-{variant}.lock")
+            lock = read_regular(find_runner(backend) / f"requirements-{variant}.lock", follow=True)
+            yield hashlib.sha256(lock).hexdigest()
 
 
 def _kept(bundle: Bundle, name: str, folder: str, home: Path, label: str) -> Path:
