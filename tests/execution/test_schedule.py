@@ -1,4 +1,4 @@
-"""Which experiments share a runner, in which order, how long they take, and when a backend is given up."""
+"""Which experiments share a runner, in which order, and how long they take."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seams.execution import CircuitBreaker, schedule
+from seams.execution import schedule
 from seams.planning import Remaining, duration, pass_seconds, words
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, Study
 from wattdock.metering import Span
 from wattdock.planning import load_groups
-from wattdock.records import Failure
 
 
 def experiments(*settings: dict[str, Any]) -> list[ExperimentConfig]:
@@ -68,38 +67,6 @@ def test_the_written_order_is_kept_where_that_was_asked_for() -> None:
     """Some series only make sense from small to large."""
     study = Study("s", tuple(TWELVE), order="written")
     assert schedule(study, 3) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
-
-
-def failure(kind: str = "RunnerError", stage: str = "load") -> Failure:
-    return Failure(kind=kind, message="", stage=stage, exit_code=5)
-
-
-LOAD, PASS = failure(), failure(stage="pass 1/2")
-
-
-@pytest.mark.parametrize(
-    ("failures", "limit", "measured", "opens"),
-    [
-        ((LOAD, LOAD, LOAD), 3, False, True),
-        ((PASS, failure(stage="pass 2/2"), failure(stage="pass 1/3")), 3, False, True),
-        ((LOAD, LOAD), 3, False, False),
-        ((LOAD,), 1, False, True),
-        ((LOAD, LOAD, None, LOAD), 3, False, False),
-        ((LOAD, failure("LaunchError"), LOAD), 3, False, False),
-        ((LOAD, failure("LaunchError"), failure("LaunchError")), 3, False, False),
-        ((LOAD, failure(stage="warm-up 1/1"), LOAD), 3, False, False),
-        ((LOAD,) * 9, 3, True, False),
-        ((LOAD,) * 9, None, False, False),
-    ],
-)
-def test_the_same_failure_so_many_times_in_a_row_gives_its_backend_up(
-    failures: tuple[Failure | None, ...], limit: int | None, measured: bool, opens: bool
-) -> None:
-    """Kind and stage count; PyTorch runs where vLLM is broken."""
-    breaker = CircuitBreaker(limit)
-    for failure_or_none in failures:
-        breaker.note("vllm", failure_or_none, measured=measured)
-    assert (breaker.reason("vllm") is not None, breaker.reason("pytorch")) == (opens, None)
 
 
 def span(name: str, start_s: int, end_s: int) -> Span:

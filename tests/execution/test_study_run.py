@@ -14,7 +14,6 @@ from make.outcomes import begins, journal, known, passes, send, statuses
 from make.snapshot import Snapshot
 from refused import raises
 from seams.study import (
-    BackendGivenUp,
     Event,
     ExperimentFailed,
     IdleStarted,
@@ -142,17 +141,6 @@ def test_on_failure_stop_leaves_the_rest_unmeasured(machine: VirtualMachine) -> 
     run = machine.run(study(failing, experiment("b"), order="written"))
     assert statuses(run.results) == [("a", "failed")]
     assert machine.emitted[-1] == StudyLeftUnfinished(not_begun=1)
-
-
-def test_a_backend_that_fails_the_same_way_three_times_is_given_up(machine: VirtualMachine) -> None:
-    """No more of its experiments are tried, and an event says so; `--resume` would try them."""
-    run = machine.run(
-        study(*(experiment(f"{step}", fake={"load_fault": "die", "step_s": step}) for step in (1, 2, 3, 4)))
-    )
-    assert len(run.results) == 3
-    [given_up] = [event for event in machine.emitted if isinstance(event, BackendGivenUp)]
-    assert given_up.backend == "fake"
-    assert "RunnerError" in given_up.reason
 
 
 def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(machine: VirtualMachine) -> None:

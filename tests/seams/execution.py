@@ -6,14 +6,13 @@ from wattdock.execution.failures import ADVICE, WORDS, cause_of
 from wattdock.execution.loaded import SETTLE_S, SILENCE_S, LoadedRunner, told_while_silent
 from wattdock.execution.procedure import measured_passes
 from wattdock.execution.recording import Recording
-from wattdock.execution.run import CircuitBreaker, schedule
+from wattdock.execution.run import schedule
 
 __all__ = [
     "ADVICE",
     "SETTLE_S",
     "SILENCE_S",
     "WORDS",
-    "CircuitBreaker",
     "LoadedRunner",
     "MachineAccess",
     "Recording",

@@ -2,7 +2,6 @@
 
 from wattdock.study.events import (
     EVENTS,
-    BackendGivenUp,
     Event,
     EventLog,
     ExperimentFailed,
@@ -27,7 +26,6 @@ __all__ = [
     "LOCK",
     "RECORDS",
     "STORED",
-    "BackendGivenUp",
     "Event",
     "EventLog",
     "ExperimentFailed",

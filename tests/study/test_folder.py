@@ -8,7 +8,6 @@ import re
 import resource
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +201,8 @@ def test_an_empty_newer_start_hides_no_older_one_with_measured_passes(tmp_path: 
 def test_the_stored_copy_of_a_study_is_the_study(tmp_path: Path) -> None:
     """With every setting, also those that are not part of its identity; another user's is not ours to start."""
     begun = study({"name": "a", "wait_s": 7}, {"name": "b", "workload": {"batch_size": 3}}, order="written", seed=5)
-    begin(tmp_path, replace(begun, stop_after_failures=None))
-    assert load_study(find_study("s", tmp_path).settings, {}) == replace(begun, stop_after_failures=None)
+    begin(tmp_path, begun)
+    assert load_study(find_study("s", tmp_path).settings, {}) == begun
     if os.geteuid() == 0:
         folder = find_study("s-1", tmp_path).path
         for path in (folder / "journal.jsonl", folder):

@@ -52,7 +52,6 @@ class Study:
         name: For people and folder names.
         experiments: Each different from all others, in the order written; names are unique.
         notes: Lines for a person about the expansion, such as duplicates that were merged.
-        stop_after_failures: Failures of one kind in a row before a backend is given up; None for never.
         fleet: How a cluster is asked to run it.
     """
 
@@ -61,7 +60,6 @@ class Study:
     notes: tuple[str, ...] = ()
     order: Literal["shuffled", "written"] = "shuffled"
     seed: int = 0
-    stop_after_failures: int | None = 3
     fleet: FleetSpec = field(default_factory=FleetSpec)
 
     @property
@@ -107,7 +105,6 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         notes=(*notes, *merged, *dict.fromkeys(each.section.caveat for each in experiments if each.section.caveat)),
         order=written.order,
         seed=written.seed,
-        stop_after_failures=written.stop_after_failures,
         fleet=written.fleet,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -39,8 +39,6 @@ class StudyFile(StrictSettings):
         order: "shuffled" draws a new order of load groups, and of experiments in them, for each restart; "written"
             keeps the file's.
         seed: Seed of the shuffles.
-        stop_after_failures: Attempts in a row that fail at the same stage in the same way before the rest of that
-            backend is given up; null never does.
         defaults: Laid under each experiment.
         sweep: Setting, written with dots → list of values; every combination is an experiment. `zip:` holds settings
             whose values go together.
@@ -53,7 +51,6 @@ class StudyFile(StrictSettings):
     name: str = ""
     order: Literal["shuffled", "written"] = "shuffled"
     seed: Seed = 0
-    stop_after_failures: Annotated[int, Field(ge=1)] | None = 3
     defaults: Settings = Field(default_factory=dict)
     sweep: Settings = Field(default_factory=dict)
     exclude: list[Settings] = Field(default_factory=list)

@@ -177,8 +177,6 @@ def describe(event: events.Event) -> str:
             share = event.cpu_others_share or 0.0
             others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
             return f"  {event.stage}: {event.output_tokens:,} {event.unit} in {event.duration_s:.2f} s{others}"
-        case events.BackendGivenUp():
-            return event.reason
         case events.StudyLeftUnfinished():
             return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
         case events.ExperimentFailed():

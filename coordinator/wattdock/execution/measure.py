@@ -73,7 +73,6 @@ def measure(
                     for runner, recording in session.loaded_experiments():
                         for _ in measured_passes(runner, recording):
                             session.save()
-                run.note_end(session)
                 _store(run, run.complete())
         finally:
             _store(run, run.begun())

@@ -1,4 +1,4 @@
-"""What a study has left to measure, in which order, when a backend is given up, and what is stored."""
+"""What a study has left to measure, in which order, and what is stored."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from wattdock.execution.context import MachineAccess, Measurement, RunOptions
     from wattdock.execution.experiment import ExperimentState, Restart
     from wattdock.execution.interrupts import Interrupts
-    from wattdock.execution.session import Session
     from wattdock.host import leases
     from wattdock.inputs import ModelFolder
     from wattdock.planning import ExecutionPlan
-    from wattdock.records import Failure
     from wattdock.study import EarlierStudy
 
 # What one session is to serve: experiments of one load group, and the number of their restart, from 0.
@@ -56,7 +54,6 @@ class Run:
         # The experiments that earlier runs did not complete, by position; and those without a result from this run.
         self._states: dict[int, ExperimentState] = {}
         self._unstored: list[ExperimentState] = []
-        self._breaker = CircuitBreaker(study.stop_after_failures)
         self._models: dict[tuple[ModelSpec, ModelSpec | None, str], ModelFolder] = {}
         self._store_error: StoreError | None = None
 
@@ -110,18 +107,11 @@ class Run:
             for group in schedule(self._study, restart):
                 states = (self._states[position] for position in group if position in self._states)
                 pending = deque(state for state in states if state.wants(restart))
-                while pending and not self._breaker.reason(pending[0].config.backend):
+                while pending:
                     yield pending, restart
                     failed = [state.config for state in self._states.values() if state.failure]
                     if self.context.folder.broken or any(config.on_failure == "stop" for config in failed):
                         return
-
-    def note_end(self, session: Session) -> None:
-        """Count how a session ended, and give up its backend after too many failures in a row."""
-        backend = session.backend
-        self._breaker.note(backend, session.failure, measured=session.measured)
-        if reason := self._breaker.reason(backend):
-            self.context.emit(events.BackendGivenUp(backend, reason))
 
     def complete(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet and nothing left to measure."""
@@ -227,35 +217,3 @@ def schedule(study: Study, restart: int) -> eta.Groups:
         shuffled.append(tuple(positions))
     shuffler.shuffle(shuffled)
     return tuple(shuffled)
-
-
-class CircuitBreaker:
-    """Counts, per backend, sessions in a row that ended in the same kind of failure at the same stage.
-
-    Args:
-        limit: Failures in a row after which a backend is given up; None for never.
-    """
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._failures: dict[str, tuple[tuple[str, str], int]] = {}
-
-    def note(self, backend: str, failure: Failure | None, *, measured: bool) -> None:
-        """Note how a session ended; a session that measured a pass starts the count again."""
-        if failure is None:
-            self._failures.pop(backend, None)
-            return
-        # "pass 2/3" and "pass 1/3" are one stage.
-        kind = (failure.kind, failure.stage.split(" ")[0])
-        before, count = self._failures.get(backend, (kind, 0))
-        self._failures[backend] = (kind, count + 1 if before == kind and not measured else 1)
-
-    def reason(self, backend: str) -> str | None:
-        """Return why a backend is given up; None while it is not."""
-        (kind, stage), count = self._failures.get(backend, (("", ""), 0))
-        if self._limit is None or count < self._limit:
-            return None
-        return (
-            f"{backend}: {count} attempts in a row failed with {kind} ({stage}); no more of its experiments are tried "
-            "(see stop_after_failures)"
-        )

@@ -60,21 +60,6 @@ class Session:
         self._meter = context.machine.new_meter(self._plan)
         self._stack = ExitStack()
 
-    @property
-    def backend(self) -> str:
-        """Name of the runner's backend."""
-        return self._plan.config.backend
-
-    @property
-    def failure(self) -> Failure | None:
-        """The last failure; None without one."""
-        return next((served.record.failure for _, served in reversed(self._served) if served.record.failure), None)
-
-    @property
-    def measured(self) -> bool:
-        """Whether a pass was measured."""
-        return any(served.record.passes for _, served in self._served)
-
     def loaded_experiments(self) -> Iterator[tuple[LoadedRunner, Recording]]:
         """Launch and load, and yield the recording of each experiment in turn, to be measured on the loaded runner."""
         self._meter.start()

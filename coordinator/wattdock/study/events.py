@@ -192,14 +192,6 @@ class ExperimentFailed(Event):
 
 
 @dataclass(frozen=True)
-class BackendGivenUp(Event):
-    """A backend has failed so often in a row that the rest of its experiments is not tried."""
-
-    backend: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class StudyLeftUnfinished(Event):
     """The run ends before all experiments were begun."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wattdock.study.journal import Line
 
 # Settings of a study besides its experiments.
-OF_STUDY = ("name", "order", "seed", "stop_after_failures", "fleet")
+OF_STUDY = ("name", "order", "seed", "fleet")
 # How many changed experiments a message names: more hide the first ones.
 MAX_NAMED = 3
 

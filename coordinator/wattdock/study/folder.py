@@ -152,7 +152,6 @@ class StudyFolder:
             digest=study.digest,
             order=study.order,
             seed=study.seed,
-            stop_after_failures=study.stop_after_failures,
             machine=machine,
             experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
             **more,
