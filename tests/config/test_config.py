@@ -73,7 +73,6 @@ from wattdock.errors import Cause, ConfigError
         ("vllm: {tensor_parallel_size: 0}\nbackend: vllm\n", "1: vllm.tensor_parallel_size: not 0"),
         ("backend: tensorrt\ntensorrt: {tensor_parallel_size: 2}\n", "2: tensorrt: tensor_parallel_size tp_size"),
         ("backend: vllm\nvllm: {gpu_memory_utilization: 1.5}\n", "2: vllm.gpu_memory_utilization: 1 1.5"),
-        ("{sweep: {workload.batch_size: [1]}, exclude: [{workload.batch_size: 1}]}", "`exclude:`"),
         ("a: &a [1]\nb: &b [*a,*a]\n" + "x: !!python/object:os.system 1\n", "3: python/object:os.system"),
         # YAML 1.1 reads these as 8, 1000, 90, and false.
         ("workload: {batch_size: 010}\n", "1: workload.batch_size: 010 zeros"),
@@ -105,7 +104,6 @@ from wattdock.errors import Cause, ConfigError
         ("sweep: {zip: [3]}\n", "1: zip: [3]"),
         ("sweep: [1]\n", "1: sweep: [1]"),
         ("defaults: {backend: pytorch}\nsweep: {}\n", "2: `sweep:` `experiments:`"),
-        ("sweep: {backend: [pytorch]}\nexclude: [{backend: vllm}]\n", "2: exclude: vllm"),
         ("sweep: {backend: [pytorch]}\nordr: written\n", "2: 'ordr' 'order'?"),
         ("sweep: {backend: [pytorch]}\norder: random\n", "2: order: 'random'"),
         (f"sweep: {{workload.seed: {[*range(300)]}, workload.batch_size: {[*range(1, 301)]}}}\n", "90,000 20,000"),

@@ -61,25 +61,6 @@ def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_pa
     assert found.notes == ()
 
 
-def test_exclusions_leave_out_points_that_have_all_their_settings(tmp_path: Path) -> None:
-    """A list stands for any of its values; a setting not written has its default; explicit experiments stay."""
-    text = (
-        "sweep: {backend: [pytorch, vllm], workload.batch_size: [1, 2, 4]}\n"
-        "exclude:\n"
-        "- {backend: pytorch, workload.batch_size: [2, 4]}\n"
-        "- {backend: vllm, workload.arrival: batch, workload.batch_size: 1}\n"
-        "experiments: [{backend: pytorch, workload: {batch_size: 4}}]\n"
-    )
-    found = study(tmp_path, text)
-    assert [(each.backend, each.workload.batch_size) for each in found.experiments] == [
-        ("pytorch", 1),
-        ("vllm", 2),
-        ("vllm", 4),
-        ("pytorch", 4),
-    ]
-    assert found.notes == ("excluded: 3 of 6 points",)
-
-
 def test_an_experimental_backend_is_named_once(tmp_path: Path) -> None:
     """Before anything starts."""
     found = study(tmp_path, "defaults: {backend: tensorrt}\nsweep: {workload.batch_size: [1, 2]}\n")

@@ -1,4 +1,4 @@
-"""From a written study to its experiments: sweep, leave out, name, merge duplicates. Pure.
+"""From a written study to its experiments: sweep, name, merge duplicates. Pure.
 
 Knows how settings are laid over each other, not what any setting means; `check` decides whether a point is valid.
 """
@@ -15,7 +15,6 @@ from wattdock.config.experiment import ExperimentConfig, model_mapping
 from wattdock.config.fleet import FleetSpec
 from wattdock.config.study import Settings, StudyError, points
 from wattdock.config.workload import prompts_mapping
-from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from wattdock.config.study import Point, StudyFile
 
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
-# Every setting of an experiment without any, which exclusions are held against.
-DEFAULTS: Settings = ExperimentConfig().model_dump(mode="json")
 # Settings that each name another model.
 MODEL_NAMES = {"id", "path", "shape"}
 
@@ -78,31 +75,22 @@ def expand(written: StudyFile, flags: Settings, check: Callable[[Candidate], Exp
         check: Turns a candidate into an experiment.
 
     Raises:
-        ConfigError: The sweep makes no sense, an exclusion excludes nothing, a point cannot be an experiment, or two
-            experiments have the same name.
+        ConfigError: The sweep makes no sense, a point cannot be an experiment, or two experiments have the same name.
     """
     sweep = list(points(written.sweep)) if written.sweep else []
     layers = [written.defaults, *written.experiments, *sweep, flags, {"backend": DEFAULT_BACKEND}]
     backends = {backend for layer in layers if isinstance(backend := layer.get("backend"), str)}
     # The defaults may hold a section for each backend.
     sections = backends - ExperimentConfig.model_fields.keys()
-    swept = _swept(written, sweep, flags, sections)
-    included = [point for point in swept if not any(_matches(entry, point.settings) for entry in written.exclude)]
-    for number, entry in enumerate(written.exclude):
-        if not any(_matches(entry, point.settings) for point in swept):
-            raise StudyError(f"exclude: {entry} excludes no point", "exclude", number, remedy="correct or remove it")
     explicit = [
         Candidate(_with_its_section(override(override(written.defaults, settings), flags), sections), {}, index)
         for index, settings in enumerate(written.experiments)
     ]
-    notes = [f"excluded: {len(swept) - len(included)} of {len(swept)} points"] if len(included) < len(swept) else []
-    experiments, merged = _unique([*included, *explicit], check)
-    if not experiments:
-        raise ConfigError("no experiment is left to measure: `exclude:` takes every point")
+    experiments, merged = _unique([*_swept(written, sweep, flags, sections), *explicit], check)
     return Study(
         name=written.name,
         experiments=experiments,
-        notes=(*notes, *merged, *dict.fromkeys(each.section.caveat for each in experiments if each.section.caveat)),
+        notes=(*merged, *dict.fromkeys(each.section.caveat for each in experiments if each.section.caveat)),
         order=written.order,
         seed=written.seed,
         fleet=written.fleet,
@@ -201,23 +189,6 @@ def _with_its_section(settings: Settings, sections: set[str]) -> Settings:
     """Return the settings without other backends' sections."""
     backend = settings.get("backend", DEFAULT_BACKEND)
     return {key: value for key, value in settings.items() if key == backend or key not in sections}
-
-
-def _matches(entry: Settings, settings: Settings) -> bool:
-    """Whether a point has every setting of an exclusion; a list matches any of its values."""
-    whole = override(DEFAULTS, settings)
-    for name, value in entry.items():
-        options = value if isinstance(value, list) else [value]
-        if not any(_is_subset(override({}, nested(name, option)), whole) for option in options):
-            return False
-    return True
-
-
-def _is_subset(part: Any, whole: Any) -> bool:
-    """Whether every setting of `part` has the same value in `whole`."""
-    if not isinstance(part, dict):
-        return bool(part == whole)
-    return all(_is_subset(value, whole.get(key) if isinstance(whole, dict) else None) for key, value in part.items())
 
 
 def _value_name(value: Any) -> str:

@@ -42,8 +42,6 @@ class StudyFile(StrictSettings):
         defaults: Laid under each experiment.
         sweep: Setting, written with dots → list of values; every combination is an experiment. `zip:` holds settings
             whose values go together.
-        exclude: Settings of points to leave out; a point goes if it has all the settings of one entry. A list stands
-            for any of its values.
         experiments: Each laid over the defaults; not swept.
         fleet: How a cluster is asked to run it; means nothing to a run on this machine.
     """
@@ -53,7 +51,6 @@ class StudyFile(StrictSettings):
     seed: Seed = 0
     defaults: Settings = Field(default_factory=dict)
     sweep: Settings = Field(default_factory=dict)
-    exclude: list[Settings] = Field(default_factory=list)
     experiments: list[Settings] = Field(default_factory=list)
     fleet: FleetSpec = FleetSpec()
 
