@@ -132,7 +132,7 @@ def test_a_gpu_that_is_lost_when_nothing_is_measured_any_more_costs_nothing(mach
 
 
 def without_source(timeline: Timeline) -> Timeline:
-    """Return what a timeline becomes where the driver reports neither energy nor power."""
+    """Return what a timeline becomes where the driver reports no energy."""
     return replace(timeline, gpus={GPU: replace(timeline.gpus[GPU], energy_source=None, ticks=Ticks.from_rows())})
 
 
@@ -152,7 +152,7 @@ def reset_in(from_s: float) -> Callable[[Timeline], Timeline]:
     [
         ("reset", "the energy counter was reset", 1),
         ("0 W", "counter stood at 0 W", 3),
-        ("no source", "no energy source", 3),
+        ("no source", "no energy counter", 3),
     ],
 )
 def test_a_measured_pass_without_energy_fails_its_experiment_with_the_meters_code_and_is_kept(

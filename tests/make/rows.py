@@ -161,7 +161,7 @@ def with_timeline(
             ticks = Ticks(at_ns, at_ns, at_ns, at_ns, series.value.astype(np.int64))
             gpus[uuid] = GpuTimeline(uuid, "counter", ticks)
         else:
-            gpus[uuid] = GpuTimeline(uuid, "integrated_power", Ticks.from_rows(), {name: series})
+            gpus[uuid] = GpuTimeline(uuid, None, Ticks.from_rows(), {name: series})
     timeline = Timeline("nvml", begin_ns, begin_ns + STEP_NS, gpus, host=HostTimeline(host))
     spans = tuple(Span(span.name, span.start_ns, span.end_ns) for span in stored.result.spans)
     record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import fake_nvml
@@ -10,10 +9,9 @@ import pytest
 from fake_nvml import GRACE_HOPPER, FakeGpu, constant, square
 from metering.recordings import ORIGIN_NS, S, energy_of, only
 from seams.host import NvmlError
-from seams.metering import NvmlSource, Series, counter_boundary, nvml_reader
+from seams.metering import NvmlSource, counter_boundary, nvml_reader
 
 from wattdock.host import nvml
-from wattdock.metering import EnergyCurve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,9 +27,9 @@ MODULE_W = GRACE_HOPPER["module_w"]
 
 def power_only(gpu: GpuTimeline) -> float:
     """Return the mean power of the step by the readings alone, W."""
-    powers: dict[str, Series] = {name: gpu.series[name] for name in ("power_sample_w", "power_w") if name in gpu.series}
-    curve = EnergyCurve(replace(gpu, energy_source="integrated_power", series=powers))
-    return (curve.between(ORIGIN_NS + 13 * S, ORIGIN_NS + 21 * S).energy_j or 0.0) / 8
+    power = next(gpu.series[name] for name in ("power_sample_w", "power_w") if name in gpu.series)
+    inside = (power.at_ns > ORIGIN_NS + 13 * S) & (power.at_ns < ORIGIN_NS + 21 * S)
+    return float(power.value[inside].mean())
 
 
 @pytest.mark.parametrize("unsupported", ["", "samples"])
@@ -72,7 +70,7 @@ BURSTS = {"profile": (square(120.0, 690.0, 0.45, 0.3),)}
         # Zeus: some drivers tell the module's power only.
         ({"unsupported": "gpu_power"}, "module"),
         ({"unsupported": "gpu_power energy"}, "module"),
-        # Without a counter, the GPU's own power is integrated.
+        # Without a counter, the readings are of the GPU.
         ({"unsupported": "energy"}, "gpu_boards"),
         # A driver that ignores the scope gives the GPU's power twice.
         ({"module_w": 0.01}, "gpu_boards"),

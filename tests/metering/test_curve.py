@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from refused import raises
-from seams.metering import SAMPLES, EnergySource, LagModel, Series, Ticks, resolution_mj, tick_instants
+from seams.metering import SAMPLES, LagModel, Series, Ticks, resolution_mj, tick_instants
 
 from wattdock.metering import EnergyCurve, GpuTimeline, Span
 
@@ -232,100 +232,6 @@ def test_resolution_is_read_from_values_not_from_equal_steps() -> None:
     assert resolution_mj(timeline([(100, 50_000), (100, 48_000)], first_mj=6_000).ticks) == 2_000
 
 
-def power_timeline(
-    values_w: list[float], name: str = "power_w", source: EnergySource = "integrated_power"
-) -> GpuTimeline:
-    empty = np.array([], dtype=np.int64)
-    at_ns = BASE_NS + np.arange(len(values_w)) * 50 * MS
-    series = {name: Series(at_ns=at_ns, value=np.array(values_w))}
-    return GpuTimeline(
-        uuid="GPU-a", energy_source=source, ticks=Ticks(empty, empty, empty, empty, empty), series=series
-    )
-
-
-def test_integrated_power_is_the_area_under_the_samples() -> None:
-    """Exact for a ramp, which the trapezoid rule follows; readings show it 80 ms late."""
-    gpu = power_timeline([100.0 + n for n in range(100)])
-    got = EnergyCurve(gpu).between(BASE_NS + 920 * MS, BASE_NS + 2920 * MS)
-    assert got.source == "integrated_power"
-    assert got.energy_j == pytest.approx((120 + 160) / 2 * 2)
-
-
-def test_a_span_that_begins_before_the_second_sample_is_cut_there() -> None:
-    """Between the first two, power is a ramp of its own: 200 to 300 W in the 0.2 s that the span has of it."""
-    power = Series(BASE_NS + np.arange(4) * 400 * MS, np.array([100.0, 300.0, 300.0, 300.0]))
-    gpu = replace(power_timeline([]), series={"power_w": power})
-    got = EnergyCurve(gpu).between(BASE_NS + 120 * MS, BASE_NS + 720 * MS)
-    assert got.energy_j == pytest.approx(250 * 0.2 + 300 * 0.4)
-
-
-def test_averaged_power_is_less_certain_than_instant_power() -> None:
-    """A one-second average says little about when."""
-    steps = [100.0] * 60 + [600.0] * 60
-    instant, averaged = (
-        EnergyCurve(power_timeline(steps, name)).between(BASE_NS + 1000 * MS, BASE_NS + 4000 * MS).timing_j or 0.0
-        for name in ("power_w", "power_average_w")
-    )
-    assert averaged > 3 * instant > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "lag_ms", "lag_std_ms"),
-    [("power_w", 80, 33), ("power_average_w", 500, 290), ("power_sample_w", 14, 2)],
-)
-def test_polled_power_is_put_back_by_its_lag(name: str, lag_ms: int, lag_std_ms: int) -> None:
-    """A step from 100 to 600 W, read every millisecond: a span that ends with it in truth holds the 100 W only."""
-    at_ns = BASE_NS + np.arange(6000) * MS
-    series = {name: Series(at_ns, np.where(np.arange(6000) <= 3000, 100.0, 600.0))}
-    gpu = replace(power_timeline([]), series=series)
-    got = EnergyCurve(gpu).between(BASE_NS + 1500 * MS, BASE_NS + (3000 - lag_ms) * MS)
-    assert got.energy_j == pytest.approx((1500 - lag_ms) * 0.1)
-    # Later by the lag's uncertainty, it holds so much more; earlier, nothing.
-    assert got.timing_j == pytest.approx(0.5 * lag_std_ms / 2**0.5, abs=0.3)
-
-
-def test_a_step_anywhere_between_two_readings_of_power_adds_to_the_uncertainty() -> None:
-    """500 W within 50 ms, evenly distributed; and 33 ms of the lag, earlier or later, at ends 500 W apart."""
-    got = EnergyCurve(power_timeline([100.0] * 60 + [600.0] * 60)).between(BASE_NS + 1000 * MS, BASE_NS + 5000 * MS)
-    assert got.timing_j == pytest.approx(np.hypot(500 * 0.050 / 12**0.5, 500 * 0.033), rel=0.01)
-
-
-def test_power_samples_that_are_missing_give_no_energy() -> None:
-    """A hole in the samples is not a straight line."""
-    gpu = power_timeline([100.0] * 100)
-    series = gpu.series["power_w"]
-    outside = (series.at_ns < BASE_NS + 1500 * MS) | (series.at_ns > BASE_NS + 3000 * MS)
-    holed = replace(gpu, series={"power_w": Series(at_ns=series.at_ns[outside], value=series.value[outside])})
-    assert "1.6 s" in why_none(holed, BASE_NS + 1000 * MS, BASE_NS + 4000 * MS)
-
-
-@pytest.mark.parametrize(
-    ("start_ms", "end_ms", "samples", "energy_j"),
-    # Samples every 50 ms, 80 ms late, give or take 33 ms.
-    [(113, 4837, 100, 472.4), (112, 4837, 100, None), (113, 4838, 100, None), (113, 113, 1, None)],
-)
-def test_integrated_power_is_not_extrapolated(start_ms: int, end_ms: int, samples: int, energy_j: float | None) -> None:
-    """A span needs samples beyond both of its ends, as far as they may trail."""
-    got = EnergyCurve(power_timeline([100.0] * samples)).between(BASE_NS + start_ms * MS, BASE_NS + end_ms * MS)
-    assert got.energy_j == (energy_j and pytest.approx(energy_j))
-
-
-@pytest.mark.parametrize(("gap_ms", "known"), [(1000, True), (1001, False)])
-def test_power_that_was_not_sampled_for_a_second_is_still_a_line(gap_ms: int, *, known: bool) -> None:
-    """A second is what a stalled host may take; more is a hole, inside a span or next to its ends only."""
-    gpu = power_timeline([100.0] * 100)
-    at_ns = gpu.series["power_w"].at_ns.copy()
-    at_ns[50:] += (gap_ms - 50) * MS
-    gpu = replace(gpu, series={"power_w": Series(at_ns, gpu.series["power_w"].value)})
-    hole_ms = 49 * 50
-    inside = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + 5000 * MS)
-    assert (inside.energy_j is not None, "1.0 s" in str(inside.reason)) == (known, not known)
-    begins_in_it = EnergyCurve(gpu).between(BASE_NS + (hole_ms + 400) * MS, BASE_NS + 5000 * MS)
-    assert (begins_in_it.energy_j is not None) == known
-    before = EnergyCurve(gpu).between(BASE_NS + 1000 * MS, BASE_NS + (hole_ms - 113) * MS)
-    assert before.energy_j == pytest.approx((hole_ms - 1113) / 10)
-
-
 @pytest.mark.parametrize(("gap_ms", "known"), [(1001, True), (1002, False)])
 def test_a_counter_may_be_seen_to_stand_still_for_less_than_a_second(gap_ms: int, *, known: bool) -> None:
     """Longer, and joules may be lost and not only late; where changes are far apart anyway, ten times their period."""
@@ -348,7 +254,8 @@ def test_one_sample_of_the_driver_tells_no_course() -> None:
 
 def test_without_any_source_there_is_none() -> None:
     """Null with a reason, never zero."""
-    assert "GPU-a" in why_none(replace(power_timeline([]), energy_source=None), BASE_NS, BASE_NS + MS)
+    gpu = replace(timeline([]), energy_source=None)
+    assert why_none(gpu, BASE_NS, BASE_NS + MS) == "no energy counter on GPU-a"
 
 
 def test_uncertainty_grows_where_power_changes_and_shrinks_when_both_ends_share_their_ticks() -> None:

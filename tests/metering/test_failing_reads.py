@@ -9,7 +9,7 @@ import fake_nvml
 import numpy as np
 import pytest
 from fake_nvml import FakeGpu
-from metering.recordings import NO_SAMPLES, ORIGIN_NS, S, energy_of, kinds, only, recorded, sources
+from metering.recordings import NO_SAMPLES, ORIGIN_NS, S, energy_of, kinds, known, only, recorded
 from seams.metering import ENERGY_COUNTER, POWER_SAMPLES, GpuSampler, NvmlSource, nvml_reader
 
 from wattdock.host import nvml
@@ -60,7 +60,7 @@ def test_a_counter_that_stands_still_within_a_span_and_goes_on_gives_it_no_energ
     for start_s, end_s in ((5, 30), (5, 15), (15, 30), (14, 18)):
         got = EnergyCurve(gpu).between(ORIGIN_NS + start_s * S, ORIGIN_NS + end_s * S)
         assert (got.energy_j, got.reason, got.lost) == (None, event.message, True)
-    assert sources(gpu, (4, 10), (23, 32)) == ["counter", "counter"]
+    assert known(gpu, (4, 10), (23, 32)) == [True, True]
 
 
 def test_a_counter_that_freezes_just_before_the_end_is_called_frozen(metered: Metered) -> None:
@@ -101,30 +101,22 @@ def test_a_counter_that_nobody_read_for_a_while_is_not_called_frozen(library: Pa
         {"failing_from_s": 0.0, "failing": "energy temperature"},
     ],
 )
-def test_a_counter_that_has_never_answered_is_not_frozen_and_power_stands_for_it(
+def test_a_counter_that_has_never_answered_is_not_frozen_and_gives_no_energy(
     metered: Metered, fault: dict[str, Any]
 ) -> None:
-    """It only errors, or shows more than any GPU can have used: marked, and told."""
+    """It only errors, or shows more than any GPU can have used: told."""
     gpu = only(metered([FakeGpu(**fault)], 20))
-    assert (gpu.energy_source, sources(gpu, (3, 18))) == ("integrated_power", ["integrated_power"])
+    assert (gpu.energy_source, known(gpu, (3, 18))) == (None, [False])
     assert [event.kind for event in gpu.events if event.reading == ENERGY_COUNTER] == ["counter_error"]
 
 
-def test_where_a_counter_no_longer_answers_power_stands_for_it_from_then_on(metered: Metered) -> None:
-    """Spans before it have the counter's energy; without power there is none, and the error is the reason."""
-    fault: dict[str, Any] = {"failing_from_s": 10.0, "failing": "energy"}
-    gpu, powerless = metered(
-        [
-            FakeGpu(**fault),
-            FakeGpu(uuid=fake_nvml.uuid_of(2), unsupported="samples power power_instant power_average", **fault),
-        ],
-        30,
-    ).gpus.values()
-    assert sources(gpu, (2, 7), (8, 12), (12, 28)) == ["counter", "integrated_power", "integrated_power"]
-    for each in (gpu, powerless):
-        [event] = (event for event in each.events if event.reading == ENERGY_COUNTER)
-        assert (event.kind, event.end_ns is not None) == ("counter_error", True)
-    assert energy_of(powerless, 12, 28) == (None, None, event.message)
+def test_where_a_counter_no_longer_answers_the_error_is_the_reason(metered: Metered) -> None:
+    """Spans before it have the counter's energy."""
+    gpu = only(metered([FakeGpu(failing_from_s=10.0, failing="energy")], 30))
+    assert known(gpu, (2, 7), (8, 12), (12, 28)) == [True, False, False]
+    [event] = (event for event in gpu.events if event.reading == ENERGY_COUNTER)
+    assert (event.kind, event.end_ns is not None) == ("counter_error", True)
+    assert energy_of(gpu, 12, 28) == (None, None, event.message)
 
 
 def test_dropped_changes_are_gaps_and_cost_no_energy(metered: Metered) -> None:
@@ -163,7 +155,7 @@ def test_a_counter_that_answers_again_is_used_again(metered: Metered) -> None:
     assert kinds(sampled) == {"counter_error"}
     assert {"counter_error", "gap"} <= kinds(counted)
     for gpu in (sampled, counted):
-        assert sources(gpu, (2, 7), (12, 28), (33, 45)) == ["counter", "integrated_power", "counter"]
+        assert known(gpu, (2, 7), (12, 28), (33, 45)) == [True, False, True]
 
 
 def test_what_passes_unseen_comes_from_the_samples(metered: Metered) -> None:
@@ -235,12 +227,6 @@ def test_while_samples_cease_every_change_is_looked_for_and_joules_stay_right(
     assert np.diff(gone.series["power_w"].at_ns).min() > 0.03 * S
 
 
-def test_where_samples_and_the_counter_cease_polled_power_stands_for_both(metered: Metered) -> None:
-    """It is polled from the loss of the samples on."""
-    gpu = only(metered([FakeGpu(failing_from_s=10.0, failing="samples energy")], 30))
-    assert sources(gpu, (2, 7), (14, 28)) == ["counter", "integrated_power"]
-
-
 @pytest.mark.parametrize(
     "gpu",
     [
@@ -256,4 +242,4 @@ def test_samples_that_tell_no_course_leave_the_counter_alone(metered: Metered, g
     assert recorded.power_courses == ("counter_only",)
     assert len(recorded.ticks.energy_mj) > 90
     assert any(event.reading == POWER_SAMPLES for event in recorded.events)
-    assert sources(recorded, (2, 6), (7, 9)) == ["counter"] * 2
+    assert known(recorded, (2, 6), (7, 9)) == [True, True]

@@ -131,7 +131,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
         timing_j=timing_j,
         per_gpu_j=_summed(used),
         bystander_j=_summed(bystanders),
-        source="+".join(sorted(frozenset[str]().union(*(joules.sources for joules in used)))) or None,
+        source=None if total_j is None else "counter",
         energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
         energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
         energy_per_input_token_j=ratio(total_j, input_tokens),

@@ -53,10 +53,8 @@ class GpuResult(Stored):
 
     Attributes:
         used: It held a part of the model.
-        source: Where the energy of its passes comes from: its counter, integrated power, or both.
         power_course: How the course of energy between changes of the counter is known: from the driver's own 20 ms
-            samples of power (driver_samples), from the changes alone (counter_only), or, without a counter, from power
-            that was polled; all that occurred, joined by "+".
+            samples of power (driver_samples) or from the changes alone (counter_only); both, joined by "+".
         counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
@@ -84,7 +82,6 @@ class GpuResult(Stored):
     """
 
     used: bool
-    source: str | None = None
     power_course: str | None = None
     counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
@@ -153,11 +150,9 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     """Return how well a GPU was read."""
     if not timelines:
         return {}
-    last = timelines[-1]
     periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
-        "source": last.energy_source,
         "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
         "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
@@ -174,7 +169,6 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
     energies = [measured.energy.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
     total_j = known_sum(energy.energy_j if energy else None for energy in energies)
-    sources = {energy.source for energy in energies if energy and energy.source}
     seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
@@ -182,7 +176,6 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     over_counter = all_known(map(partial(_power_over_counter, measured), timelines, wholes))
     busy_percent = all_known(over([part], "gpu_utilization_percent", np.mean) for part in parts)
     return {
-        "source": "+".join(sorted(sources)) or None,
         "throttled_share": {reason: _share(grown) for reason, grown in throttled.items()} or None,
         "worst_pass_throttled_share": worst or None,
         "mean_sm_clock_mhz": over(parts, "sm_clock_mhz", np.mean),
@@ -313,7 +306,7 @@ def _power_over_counter(measured: Measured, gpu: GpuTimeline | None, span: Span)
             return None
         inner = Span("stationary", span.start_ns + margin_ns, span.end_ns - margin_ns)
         counted = measured.energy.of_gpu(gpu, inner)
-        if counted.source == "counter" and counted.mean_power_w:
+        if counted.mean_power_w:
             since_ns, until_ns = (at_ns + round(lag.mean_s * NS_PER_S) for at_ns in (inner.start_ns, inner.end_ns))
             inside = (power.at_ns > since_ns) & (power.at_ns < until_ns)
             # A sample holds for the time since the one before.

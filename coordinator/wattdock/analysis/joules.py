@@ -31,7 +31,6 @@ class Joules:
     total_j: float | None
     per_gpu_j: dict[str, float | None]
     timing_j: float | None = None
-    sources: frozenset[str] = frozenset()
     reason: str | None = None
 
 
@@ -74,11 +73,10 @@ class SpanJoules:
         reasons = [f"{uuid}: {energy.reason}" for uuid, energy in energy_by_gpu.items() if energy.energy_j is None]
         reasons += [timeline.reason or f"the meter did not see {uuid}" for uuid in uuids if uuid not in energy_by_gpu]
         per_gpu_j = {uuid: energy_by_gpu[uuid].energy_j if uuid in energy_by_gpu else None for uuid in uuids}
-        sources = frozenset(energy.source for energy in energy_by_gpu.values() if energy.source)
         if reasons:
-            return Joules(None, per_gpu_j, sources=sources, reason="; ".join(dict.fromkeys(reasons)))
+            return Joules(None, per_gpu_j, reason="; ".join(dict.fromkeys(reasons)))
         timing_j = known_sum(energy.timing_j for energy in energy_by_gpu.values())
-        return Joules(known_sum(per_gpu_j.values()), per_gpu_j, timing_j, sources)
+        return Joules(known_sum(per_gpu_j.values()), per_gpu_j, timing_j)
 
     def of_gpu(self, gpu: GpuTimeline, span: Span, *, hbm: bool = False) -> SpanEnergy:
         """Return the energy of `span` on one GPU, or on its memory."""

@@ -116,10 +116,9 @@ def clocks(examined: ExaminedGpu) -> Outcome | None:
 def energy_counter(examined: ExaminedGpu) -> Outcome:
     """How well the GPU's energy can be read."""
     recorded = examined.timeline.gpus.get(examined.gpu.uuid)
-    if recorded is None or recorded.energy_source != "counter":
+    if recorded is None or not recorded.energy_source:
         events = "; ".join(event.message for event in recorded.events) if recorded else examined.timeline.reason
-        remedy = "energy would be integrated power, which is not publishable"
-        return Outcome("fail", events or "not metered", remedy=remedy)
+        return Outcome("fail", events or "not metered", remedy="measure with another driver, or another GPU")
     if recorded.period_s is None:
         remedy = "use the GPU for a moment and look again; else reload the driver"
         return Outcome("fail", "it does not step", remedy=remedy)

@@ -9,7 +9,6 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import compress
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,14 +17,14 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.metering.power_profile import SAMPLE_LAG, EnergyInterpolation
-from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, MAX_GAP_S, LagModel, Span
+from wattdock.metering.timeline import CAUSES, HBM_POWER, LOSSES, LagModel, Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.metering.timeline import EnergySource, GpuTimeline, Series
+    from wattdock.metering.timeline import GpuTimeline, Series
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
@@ -33,12 +32,8 @@ if TYPE_CHECKING:
 # Source: docs/measurements/meter.md: load and meter in two processes, 105 steps without a power overshoot,
 # +6.6 to +10.1 ms per kind of step. One H200: the spread leaves room for others.
 COUNTER_LAG = LagModel(mean_s=0.008, std_s=0.005)
-# Read as power at an instant, a sample of 20 ms trails by half of them more.
-SAMPLE_READING_LAG = LagModel(mean_s=SAMPLE_LAG.mean_s + 0.01, std_s=SAMPLE_LAG.std_s)
 # Source: 8 load steps on an H200; the instant power passed the half-way mark 23 to 138 ms late.
 POWER_LAG = LagModel(mean_s=0.080, std_s=0.033)
-# Source: NVML API, nvmlDeviceGetPowerUsage: averaged over one second on recent GPUs.
-POWER_AVERAGE_LAG = LagModel(mean_s=0.5, std_s=0.29)
 # Source: docs/methodology.md, one H200: the memory's means are made anew every 0.1 s, and about 0.03 s old then.
 HBM_LAG = LagModel(mean_s=0.08, std_s=0.03)
 # Shortest span, and longest gap between two readings, for the memory's energy: its readings are means of a second.
@@ -56,14 +51,12 @@ class SpanEnergy:
     Attributes:
         energy_j: Joules of the GPU board, or None; `reason` then says why.
         timing_j: Standard uncertainty of `energy_j` that comes from timing, J; the sensor's gain is not in it.
-        source: What it was computed from.
         duration_s: Length of the span.
         lost: There is no energy because the GPU was lost or its counter froze.
     """
 
     energy_j: float | None
     timing_j: float | None
-    source: EnergySource | None
     reason: str | None
     duration_s: float
     lost: bool = False
@@ -79,7 +72,7 @@ class SpanEnergy:
         """Return the same, or no joules with the reason where the board is said to have drawn nothing."""
         if self.energy_j != 0 or self.duration_s < LEAST_STILL_S:
             return self
-        why = f"the {self.source} stood at 0 W for {self.duration_s:.1f} s"
+        why = f"the counter stood at 0 W for {self.duration_s:.1f} s"
         return replace(self, energy_j=None, timing_j=None, reason=why)
 
 
@@ -92,18 +85,8 @@ class EnergyCurve:
     SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
     def __init__(self, gpu: GpuTimeline, lag: LagModel = COUNTER_LAG) -> None:
-        self.source = gpu.energy_source
         self._gpu = gpu
-        self._curves: list[EnergyInterpolation | _PowerCurve] = []
-        if gpu.energy_source == "counter":
-            self._curves.append(EnergyInterpolation(gpu, lag))
-        elif gpu.energy_source:
-            self._curves += _power_curves(gpu)
-
-    @cached_property
-    def _fallbacks(self) -> list[_PowerCurve]:
-        """Integrated power, for spans in which the counter did not answer."""
-        return _power_curves(self._gpu)
+        self._curve = EnergyInterpolation(gpu, lag) if gpu.energy_source else None
 
     def between(self, start_ns: int, end_ns: int) -> SpanEnergy:
         """Return the joules between two instants, CLOCK_MONOTONIC nanoseconds.
@@ -112,34 +95,28 @@ class EnergyCurve:
             ValueError: The span ends before it begins.
         """
         span = Span("", start_ns, end_ns)
-        if not self._curves:
+        if self._curve is None:
             events = [event for event in self._gpu.events if event.kind in (*CAUSES, "not_supported")]
             messages = "; ".join(event.message for event in events)
-            reason = f"no energy source on {self._gpu.uuid}" + (f": {messages}" if messages else "")
-            return SpanEnergy(None, None, None, reason, span.duration_s, lost=bool(self._gpu.losses))
+            reason = f"no energy counter on {self._gpu.uuid}" + (f": {messages}" if messages else "")
+            return SpanEnergy(None, None, reason, span.duration_s, lost=bool(self._gpu.losses))
         frozen = next((event.message for event in self._gpu.losses if event.end_ns and event.touches(span)), None)
-        reasons = {curve: frozen or curve.why_not(start_ns, end_ns) for curve in self._curves}
-        curve, source = next((curve for curve, why_not in reasons.items() if not why_not), None), self.source
-        if curve is None:
+        if why_not := frozen or self._curve.why_not(start_ns, end_ns):
             cause = self._gpu.cause(start_ns, end_ns)
             lost = cause is not None and cause.kind in LOSSES
-            curve = next((curve for curve in self._fallbacks if not curve.why_not(start_ns, end_ns)), None)
-            if cause is None or lost or curve is None:
-                why = cause.message if cause else reasons[self._curves[0]]
-                return SpanEnergy(None, None, source, why, span.duration_s, lost)
-            source = "integrated_power"
-        energy_j, timing_j = map(float, self._timed(curve, start_ns, end_ns))
-        return SpanEnergy(energy_j, timing_j, source, None, span.duration_s)
+            return SpanEnergy(None, None, cause.message if cause else why_not, span.duration_s, lost)
+        energy_j, timing_j = map(float, self._timed(self._curve, start_ns, end_ns))
+        return SpanEnergy(energy_j, timing_j, None, span.duration_s)
 
     def measured(self, spans: Sequence[Span]) -> list[SpanEnergy]:
         """Return the joules of spans, computed together; None with the reason where the board drew nothing."""
-        curve, ends_ns = next(iter(self._curves), None), np.array([(span.start_ns, span.end_ns) for span in spans]).T
+        curve, ends_ns = self._curve, np.array([(span.start_ns, span.end_ns) for span in spans]).T
         found: dict[Span, SpanEnergy] = {}
-        if len(spans) > 1 and isinstance(curve, EnergyInterpolation) and not self._gpu.losses:
+        if len(spans) > 1 and curve and not self._gpu.losses:
             are_plain = curve.are_plain(*ends_ns)
             joules = zip(*self._timed(curve, *ends_ns[:, are_plain]), strict=True)
             for span, (energy_j, timing_j) in zip(compress(spans, are_plain), joules, strict=True):
-                found[span] = SpanEnergy(float(energy_j), float(timing_j), self.source, None, span.duration_s)
+                found[span] = SpanEnergy(float(energy_j), float(timing_j), None, span.duration_s)
         return [(found.get(span) or self.between(span.start_ns, span.end_ns)).unless_still() for span in spans]
 
     def _timed(self, curve: Any, start_ns: Any, end_ns: Any) -> tuple[Any, Any]:
@@ -172,7 +149,7 @@ class EnergyCurve:
         if energy_j is not None and not 0 < energy_j <= MAX_HBM_SHARE * board.energy_j:
             why_not = f"the driver's figure for the memory is {energy_j / board.energy_j:.0%} of the board's power"
             energy_j = timing_j = None
-        return replace(board, energy_j=energy_j, timing_j=timing_j, source="integrated_power", reason=why_not)
+        return replace(board, energy_j=energy_j, timing_j=timing_j, reason=why_not)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
         """Return instants between two others at which energy is known without a guess at its course, and the joules.
@@ -181,55 +158,9 @@ class EnergyCurve:
             Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,); both are
             empty without an energy counter.
         """
-        for curve in self._curves:
-            if isinstance(curve, EnergyInterpolation) and not curve.why_not(start_ns, end_ns):
-                return curve.bins(start_ns, end_ns)
+        if self._curve and not self._curve.why_not(start_ns, end_ns):
+            return self._curve.bins(start_ns, end_ns)
         return np.empty(0, dtype=np.int64), np.empty(0)
-
-
-class _PowerCurve:
-    """Energy by the trapezoid rule over power samples."""
-
-    def __init__(self, power: Series, lag: LagModel) -> None:
-        self._lag = lag
-        self._base_ns = int(power.at_ns[0]) if len(power.at_ns) else 0
-        self._at_s = (power.at_ns - self._base_ns) / NS_PER_S
-        self._power_w = power.value
-        lengths_s = np.diff(self._at_s)
-        steps_w = np.diff(power.value)
-        self._length_s = lengths_s
-        self._energy_j = np.concatenate(([0.0], np.cumsum(lengths_s * (power.value[:-1] + power.value[1:]) / 2)))
-        # A step anywhere between two samples: the trapezoid is off by up to half of step times interval.
-        self._var_j2 = np.concatenate(([0.0], np.cumsum((steps_w * lengths_s) ** 2 / 12)))
-
-    def why_not(self, start_ns: int, end_ns: int) -> str | None:
-        """Return why a span has no energy, or None."""
-        margin_s = abs(self._lag.mean_s) + self._lag.std_s
-        first_s = (start_ns - self._base_ns) / NS_PER_S - margin_s
-        last_s = (end_ns - self._base_ns) / NS_PER_S + margin_s
-        if len(self._at_s) < 2 or first_s < self._at_s[0] or last_s > self._at_s[-1]:
-            return "the span is not inside the recorded power samples"
-        first, last = np.searchsorted(self._at_s, [first_s, last_s])
-        longest_s = float(self._length_s[max(0, first - 1) : last].max(initial=0.0))
-        if longest_s > MAX_GAP_S:
-            return f"no power sample for {longest_s:.1f} s within the span"
-        return None
-
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Return joules and their standard uncertainty."""
-        ends_s = (np.array([start_ns, end_ns]) - self._base_ns) / NS_PER_S + self._lag.mean_s
-        energy_j = self._energy(ends_s)
-        shifts_j = [self._energy(ends_s + shift_s) - energy_j for shift_s in (self._lag.std_s, -self._lag.std_s)]
-        lag_j = sqrt((shifts_j[0] ** 2 + shifts_j[1] ** 2) / 2)
-        start_var_j2, end_var_j2 = np.interp(ends_s, self._at_s, self._var_j2)
-        return energy_j, sqrt(float(end_var_j2 - start_var_j2) + lag_j**2)
-
-    def _energy(self, ends_s: Floats) -> float:
-        k = np.clip(np.searchsorted(self._at_s, ends_s, side="right") - 1, 0, len(self._length_s) - 1)
-        into_s = ends_s - self._at_s[k]
-        slope = (self._power_w[k + 1] - self._power_w[k]) / self._length_s[k]
-        start_j, end_j = self._energy_j[k] + into_s * (self._power_w[k] + slope * into_s / 2)
-        return float(end_j - start_j)
 
 
 class _HbmCurve:
@@ -270,13 +201,3 @@ class _HbmCurve:
     def _since(self, start_ns: int) -> Floats:
         """Return when the seconds of the readings ended, s."""
         return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
-
-
-def _power_curves(gpu: GpuTimeline) -> list[_PowerCurve]:
-    """Return the integrals of sampled, of instant and of averaged power, of what there is."""
-    powers = (
-        (gpu.power_samples, SAMPLE_READING_LAG),
-        (gpu.series.get("power_w"), POWER_LAG),
-        (gpu.series.get("power_average_w"), POWER_AVERAGE_LAG),
-    )
-    return [_PowerCurve(power, lag) for power, lag in powers if power]

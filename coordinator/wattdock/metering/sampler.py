@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from wattdock.clock import Clock
     from wattdock.metering.source import GpuReader
-    from wattdock.metering.timeline import EnergySource, EventKind
+    from wattdock.metering.timeline import EventKind
     from wattdock.values import EnergyBoundary
 
 T = TypeVar("T")
@@ -108,11 +108,9 @@ class Recording:
         first_ns, last_ns = self.counter_ns or (self.end_ns, self.end_ns)
         events += timeline_events(ticks, series, start_ns=first_ns, end_ns=last_ns, end_mj=self.counter_mj)
         metered_ns = self.end_ns - self.start_ns
-        has_power = any(name in series for name in POWER_SERIES)
-        source: EnergySource | None = "counter" if self.counter_ns else "integrated_power" if has_power else None
         return GpuTimeline(
             uuid=uuid,
-            energy_source=source,
+            energy_source="counter" if self.counter_ns else None,
             ticks=ticks,
             series=series,
             processes=tuple(self.processes),

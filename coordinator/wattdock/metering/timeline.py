@@ -19,9 +19,9 @@ from wattdock.values import EnergyBoundary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EnergySource = Literal["counter", "integrated_power"]
+EnergySource = Literal["counter"]
 # What tells the energy between two changes of the counter.
-PowerCourse = Literal["driver_samples", "counter_only", "polled"]
+PowerCourse = Literal["driver_samples", "counter_only"]
 # Name of the series of the driver's power samples, one each 20 ms; all series of power, the best first.
 SAMPLES = "power_sample_w"
 POWER_SERIES = (SAMPLES, "power_w", "power_average_w")
@@ -232,7 +232,7 @@ class GpuTimeline:
 
     Attributes:
         uuid: In NVML's form, "GPU-…".
-        energy_source: Where energy comes from, or None where there is no source; the events say why.
+        energy_source: "counter", or None where there is none that answers; the events say why.
         ticks: Counter changes that were looked for; empty arrays without a counter.
         series: By name with unit: power_sample_w, power_w, temperature_c, sm_clock_mhz, violation_power_ns, ….
         period_s: Interval between the counter's changes, seen or not; None where it is not known.
@@ -280,7 +280,7 @@ class GpuTimeline:
         """How the course of energy between counter changes is known, one after the other; none without a source."""
         courses: list[PowerCourse] = ["driver_samples"] if self.power_samples else []
         if not self.power_samples or any(event.kind == "samples_ceased" for event in self.events):
-            courses.append("counter_only" if self.energy_source == "counter" else "polled")
+            courses.append("counter_only")
         return tuple(courses) if self.energy_source else ()
 
     def inside(self, spans: Sequence[Span]) -> GpuTimeline:
