@@ -48,11 +48,6 @@ from wattdock.errors import Cause, ConfigError
         ("slo: {}\n", "1: slo: ttft_ms, tpot_ms e2e_ms"),
         ("workload: {batch_size: '8'}\n", "1: workload.batch_size: not '8' quotes"),
         ("warmup: {profile: steady}\n", "1: warmup.profile: 'quick' 'lead-in' 'steady'"),
-        ("repeats: {restarts: 3, until: abc %}\n", "1: repeats.until: number 'abc %'"),
-        ("repeats: {restarts: 3, until: 120 %}\n", "1: repeats.until: less than 1, not '120 %'"),
-        ("repeats: {restarts: 3, until: 0 %}\n", "1: repeats.until: more than 0, not '0 %'"),
-        ("repeats: {restarts: 2, until: 1 %}\n", "1: repeats: 3 restarts or more 2"),
-        ("repeats: {restarts: 9, until: 1 %}\n", "1: repeats: most (8) 9"),
         ("gpus: {count: 0}\n", "1: gpus.count: not 0"),
         ("workload: {arrival: poisson}\n", "1: workload: poisson rate_per_s: 2"),
         ("workload: {rate_per_s: 3}\n", "1: workload: rate_per_s: 3 poisson gamma batch"),
@@ -224,21 +219,6 @@ def test_what_publication_needs_lies_under_what_is_written_and_looser_settings_a
     (tmp_path / "study.yaml").write_text("experiments: 5\n")
     with raises(ConfigError, "study.yaml:1: experiments: ", "5"):
         load_study(tmp_path / "study.yaml", {}, publishable=True)
-
-
-@pytest.mark.parametrize(
-    ("written", "until"),
-    [("1 %", 0.01), ('"1%"', 0.01), ("0.01", 0.01), (" 1.5 % ", 0.015), ("5 %", 0.05), ("null", None)],
-)
-def test_how_well_a_figure_is_to_be_known_is_a_share_or_a_percentage(
-    tmp_path: Path, written: str, until: float | None
-) -> None:
-    """Both mean the same experiment."""
-    (tmp_path / "x.yaml").write_text(f"repeats: {{restarts: 3, until: {written}}}\n")
-    [config] = load_study(tmp_path / "x.yaml", {}).experiments
-    assert config.repeats.until == pytest.approx(until)
-    [by_flag] = load_study(None, {"repeats.restarts": 3, "repeats.until": until}).experiments
-    assert by_flag.experiment_id == config.experiment_id
 
 
 def test_a_setting_inside_a_short_form_is_laid_over_it_not_instead_of_it(tmp_path: Path) -> None:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from array import array
-from collections import Counter
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from make.machine import VirtualMachine, experiment, study
-from make.outcomes import known, passes, statuses
-from make.snapshot import Snapshot
-from refused import raises
+from make.outcomes import known
 from scipy.stats import t as student
 from seams.inputs import shape_config
-from seams.study import Note, PassFinished, RestartStarted, TokensSeen
+from seams.study import RestartStarted
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import StoreError
 from wattdock.inputs import load_prompts
 from wattdock_runner.checkpoint import hash_of
 
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
     from seams.study import Event
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.config import Study
     from wattdock.records import PassRecord
 
 GPU = "GPU-1"
@@ -134,59 +127,31 @@ LEVELS_W = (300.0, 306.0, 300.0, 303.0, 303.0, 303.0, 303.0, 303.0)
 def expected_u(restarts: int, timing: float) -> float:
     """Return half of the 95 % interval: restarts, a room of 1.5 °C at 0.06 ± 0.03 %/°C, 0.05 % of the start, timing.
 
-    The first three restarts scatter most, and with two degrees of freedom.
-
     Source: GUM, G.4: Student's t of the effective degrees of freedom.
     """
-    of_restarts = float(np.std(np.log(LEVELS_W[:3]), ddof=1)) / sqrt(restarts)
+    of_restarts = float(np.std(np.log(LEVELS_W[:restarts]), ddof=1)) / sqrt(restarts)
     combined = hypot(of_restarts, 0.06e-2 * 1.5, 0.03e-2 * 1.5, 0.05e-2, timing)
-    freedom = 2 * (combined / of_restarts) ** 4
+    freedom = (restarts - 1) * (combined / of_restarts) ** 4
     return float(student.ppf(0.975, freedom)) * combined
 
 
-def varying(folder: Path) -> tuple[VirtualMachine, Any]:
-    """Return a machine whose power depends on the restart, and what has to be told of its events."""
+@pytest.mark.parametrize(("restarts", "is_known"), [(3, False), (8, True)])
+def test_the_interval_holds_what_restarts_differ_by(tmp_path: Path, restarts: int, *, is_known: bool) -> None:
+    """What may be published is an interval of 2 %."""
     level_w = [LEVELS_W[0]]
 
     def consume(event: Event) -> None:
         if isinstance(event, RestartStarted):
             level_w[0] = LEVELS_W[event.restart - 1]
 
-    return VirtualMachine(folder, {GPU: lambda _: level_w[0]}), consume
-
-
-def asking(until: Any, *, most: int = 8, passes: int = 1) -> Study:
-    """Return a study of three restarts, and of as many more as their interval asks for."""
-    return study(
-        experiment(
-            "a",
-            workload={"arrival": "closed", "batch_size": 4, "staggered_start": True, "min_duration_s": 40},
-            warmup={"profile": "lead-in"},
-            repeats={"restarts": 3, "passes": passes, "until": until, "most": most},
-        )
+    machine = VirtualMachine(tmp_path, {GPU: lambda _: level_w[0]})
+    asked = experiment(
+        "a",
+        workload={"arrival": "closed", "batch_size": 4, "staggered_start": True, "min_duration_s": 40},
+        warmup={"profile": "lead-in"},
+        repeats={"restarts": restarts, "passes": 1},
     )
-
-
-@pytest.mark.parametrize(
-    ("until", "most", "restarts", "is_known"),
-    [
-        # Half of the interval of three is 2.73 %: 1.1 × 3 × (2.73 ÷ 2.5)² = 3.9, at 2.1 % 5.6, at 1.8 % 7.6.
-        (None, 8, 3, False),
-        ("4 %", 8, 3, False),
-        ("2.5 %", 8, 4, False),
-        ("2.1 %", 8, 6, True),
-        (0.018, 8, 8, True),
-        ("0.9 %", 8, 8, True),
-        ("0.9 %", 5, 5, False),
-        ("1.2 %", 3, 3, False),
-    ],
-)
-def test_the_first_restarts_decide_how_many_are_added(
-    tmp_path: Path, until: Any, most: int, restarts: int, *, is_known: bool
-) -> None:
-    """No more than `most`; what may be published is an interval of 2 %, whatever was aimed at."""
-    machine, consume = varying(tmp_path)
-    [stored] = machine.run(asking(until, most=most), on=consume).results
+    [stored] = machine.run(study(asked), on=consume).results
     assert (stored.result.status, machine.launches) == ("ok", restarts)
     budget = known(stored.result.budget)
     timing = known(budget.entry("timing")).standard_uncertainty
@@ -194,71 +159,3 @@ def test_the_first_restarts_decide_how_many_are_added(
     assert budget.per_restart == pytest.approx([power_w * STEP_S / 4 for power_w in LEVELS_W[:restarts]], rel=1e-4)
     [check] = [check for check in known(stored.result.audit).checks if check.name == "uncertainty"]
     assert (check.status == "pass") == is_known
-    told = [
-        (event.restart, event.restarts, event.passes_left, event.passes)
-        for event in machine.emitted
-        if isinstance(event, RestartStarted)
-    ]
-    wanted = [3, 3, 3, *[restarts] * (restarts - 3)]
-    assert told == [(at + 1, number, number - at, number) for at, number in enumerate(wanted)]
-    assert len(list(machine.results.glob("2*"))) == 1
-
-
-@pytest.mark.parametrize(("passes_each", "number"), [(1, 3), (1, 4), (1, 5), (1, 6), (2, 7), (2, 8), (2, 10)])
-def test_a_study_killed_while_restarts_are_added_goes_on_to_the_same_figure(
-    tmp_path: Path, passes_each: int, number: int
-) -> None:
-    """It chooses the same number: a restart that is half measured is completed, none comes twice."""
-    machine, consume = varying(tmp_path / "whole")
-    killed = VirtualMachine(tmp_path / "killed", machine.power, clock=machine.clock)
-    planned, kill = asking("0.9 %", passes=passes_each), Snapshot(machine, PassFinished, number, killed.folder)
-
-    def both(event: Event) -> None:
-        consume(event)
-        kill(event)
-
-    whole = machine.run(planned, on=both)
-    resumed = killed.run(planned, resume=True, on=consume)
-    assert statuses(resumed.results) == [("a", "ok")]
-    assert passes(resumed.results) == passes(whole.results)
-    assert set(passes(resumed.results).values()) == {1}
-    per_restart = [known(run.results[0].result.budget).per_restart for run in (resumed, whole)]
-    assert per_restart[0] == pytest.approx(per_restart[1], rel=1e-3)
-
-
-def test_an_interrupted_run_adds_its_restarts_when_it_is_resumed(tmp_path: Path) -> None:
-    """The restart that was cut short is measured again, and then those that the first ones asked for."""
-    machine, consume = varying(tmp_path)
-
-    def stopping(event: Event) -> None:
-        consume(event)
-        begun = Counter(type(each) for each in machine.emitted)[RestartStarted]
-        if begun == 5 and isinstance(event, TokensSeen):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(KeyboardInterrupt):
-        machine.run(asking("0.9 %"), on=stopping)
-    assert statuses(machine.last.results) == [("a", "interrupted")]
-    assert len(passes(machine.last.results)) == 4
-    resumed = machine.run(asking("0.9 %"), on=consume, resume=True)
-    assert statuses(resumed.results) == [("a", "ok")]
-    assert passes(resumed.results) == {("a", restart, 0): 1 for restart in range(8)}
-
-
-def test_records_that_cannot_be_read_add_no_restart_and_cost_no_other_experiment(tmp_path: Path) -> None:
-    """The run says so, and ends with the error, once everything else is measured and stored."""
-    machine, consume = varying(tmp_path)
-    [first] = asking("0.9 %").experiments
-    second = experiment("b", workload={"batch_size": 1})
-
-    def spoil(event: Event) -> None:
-        consume(event)
-        if isinstance(event, RestartStarted) and (event.experiment, event.restart) == ("a", 3):
-            for table in machine.results.glob("studies/*/records/*/*.parquet"):
-                table.write_bytes(b"")
-
-    with raises(StoreError):
-        machine.run(study(first, second, order="written"), on=spoil)
-    assert ("b", "ok") in statuses(machine.last.results)
-    told = [event.text for event in machine.emitted if isinstance(event, Note)]
-    assert any(text.startswith("a: no restarts are added for repeats.until: ") for text in told)

@@ -41,11 +41,9 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
-    repeats = measured.config.repeats
-    first = repeats.restarts if repeats.until else None
     whole = measured.config.command is not None and summary.headline == "drained"
     runs = list(restarts.values())
-    found = budget(runs, boards=len(measured.used), first=first, whole=whole) if restarts else None
+    found = budget(runs, boards=len(measured.used), whole=whole) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})
 
 

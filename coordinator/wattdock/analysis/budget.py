@@ -186,14 +186,11 @@ class _Fit(NamedTuple):
     scatter: Floats
 
 
-def budget(
-    restarts: Sequence[Sequence[Window]], *, boards: int = 1, first: int | None = None, whole: bool = False
-) -> Budget:
+def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool = False) -> Budget:
     """Return the budget of the windows of each restart.
 
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
-        first: How many restarts decided by their scatter on the number of all; None where that was set.
         whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all, not of the long run.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
@@ -212,7 +209,7 @@ def budget(
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
     entries = [
-        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows), first),
+        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows)),
         Entry(
             name="room",
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
@@ -286,32 +283,25 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
     )
 
 
-def _restarts_entry(values: Floats, within: Floats, of_blocks: int, first: int | None) -> Entry:
+def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
     """Return the entry for how restarts differ, which is never less than what scatters within them.
-
-    Where the scatter of the first ones decided on the number of all, that scatter counts, with its own degrees of
-    freedom, unless that of all makes the interval wider: they decide while it is small or large by chance.
 
     Args:
         values: J/token of each restart.
         within: Relative standard uncertainty of each from its own blocks.
         of_blocks: Degrees of freedom of the blocks about their windows' means.
-
-    Source: two-stage sampling, Stein, Annals of Mathematical Statistics 16 (1945) 243.
     """
     count = len(values)
-    deviations = {len(part): float(np.std(np.log(part), ddof=1)) for part in (values, values[:first]) if len(part) > 1}
-    counted = max(deviations, key=lambda number: t_factor(number - 1) * deviations[number], default=count)
-    between = deviations.get(counted, 0.0) / sqrt(count)
+    deviation = float(np.std(np.log(values), ddof=1)) if count > 1 else None
+    between = (deviation or 0.0) / sqrt(count)
     inside = sqrt(float(within @ within)) / count
-    of_first = f" of the first {counted}" if counted < count else ""
-    spread = f", standard deviation{of_first} {deviations[counted]:.2%}" if deviations else ""
+    spread = "" if deviation is None else f", standard deviation {deviation:.2%}"
     return Entry(
         name="restarts",
         standard_uncertainty=max(between, inside),
         kind="A",
         distribution="t",
-        degrees_of_freedom=of_blocks if inside > between else max(counted - 1, 0),
+        degrees_of_freedom=of_blocks if inside > between else count - 1,
         found=f"{pluralize(count, 'restart')}{spread}; {inside:.2%} from blocks within them",
     )
 

@@ -53,5 +53,5 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     largest = max(budget.entries, key=lambda entry: entry.share)
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
     figure = f"U = ± {budget.expanded * 100:.2f} %; {part}"
-    remedy = "more restarts (repeats.until adds them), or longer windows (workload.min_duration_s)"
+    remedy = "more restarts, or longer windows (workload.min_duration_s)"
     return Outcome(verdict(failed=budget.expanded > limit), figure, threshold, remedy=remedy)

@@ -2,83 +2,28 @@
 
 from __future__ import annotations
 
-from math import ceil
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, WithJsonSchema, model_validator
+from pydantic import Field, NonNegativeFloat
 
 from wattdock.config.lengths import Positive, StrictSettings
 
-# Restarts that are measured ÷ those that the first ones' interval asks for: no restart shrinks what all share.
-RESERVE = 1.1
-# A percentage, for editors.
-PERCENTAGE = {"type": "string", "pattern": r"^[0-9.]+ ?%$"}
-
-
-def share_of(value: Any) -> Any:
-    """Return the share that a percentage stands for, 0.01 for "1 %"; anything else as it is."""
-    if not isinstance(value, str) or not value.strip().endswith("%"):
-        return value
-    try:
-        return float(value.strip().removesuffix("%")) / 100
-    except ValueError:
-        return value
-
-
-Share = Annotated[
-    float,
-    BeforeValidator(share_of),
-    Field(gt=0, lt=1),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, PERCENTAGE]}),
-]
-
 
 class RepeatsSpec(StrictSettings):
-    """`restarts` fresh runners, each with `passes` measured passes.
-
-    Attributes:
-        until: Half width of the 95 % interval of J/token to aim at, as a share (0.01) or in percent ("1 %"): the
-            interval of the first `restarts` decides once how many are added. Their scatter counts to the end, so that
-            five first ones give a narrower interval than three, after as many in all. None adds none.
-        most: Restarts at most, where they are added.
-    """
+    """`restarts` fresh runners, each with `passes` measured passes."""
 
     # Fewest restarts with an interval: from two it would reach 12.7 standard errors to each side.
     LEAST_FOR_INTERVAL: ClassVar = 3
     # Half width of the widest interval that may be published.
     MOST_UNCERTAIN: ClassVar = 0.02
+    WITHDRAWN: ClassVar = {"until": None, "most": 8}
 
     restarts: Positive = 1
     passes: Positive = 2
-    until: Share | None = None
-    most: Positive = 8
-
-    @model_validator(mode="after")
-    def _can_add(self) -> Self:
-        if self.until and not self.LEAST_FOR_INTERVAL <= self.restarts <= self.most:
-            raise ValueError(
-                f"until needs {self.LEAST_FOR_INTERVAL} restarts or more, and most ({self.most}) not below them; "
-                f"restarts is {self.restarts}"
-            )
-        return self
-
-    def wanted(self, expanded: float) -> int:
-        """Return how many restarts give an interval of `until`, the first included; at most `most`.
-
-        Args:
-            expanded: Half of the 95 % interval after the first `restarts`, relative.
-
-        Source: the first stage alone decides, Stein, Annals of Mathematical Statistics 16 (1945) 243; Cox, Biometrika
-        39 (1952) 217.
-        """
-        if not self.until:
-            return self.restarts
-        wider = expanded / self.until
-        return max(self.restarts, ceil(min(self.most, RESERVE * self.restarts * wider * wider)))
 
     @property
     def measured(self) -> int:
-        """Measured passes of all restarts that are not added."""
+        """Measured passes of all restarts."""
         return self.restarts * self.passes
 
 

@@ -11,7 +11,6 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import analyse
 from wattdock.errors import Cause, ConfigError, ExitCode, PreflightError
 from wattdock.execution.environment import environment
 from wattdock.execution.failures import failure_of
@@ -20,7 +19,6 @@ from wattdock.opening import open_data, open_regular
 from wattdock.planning import eta
 from wattdock.records import Failure, RestartRecord
 from wattdock.secrets import withheld
-from wattdock.study import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,8 +43,6 @@ class ExperimentState:
     """The state of one experiment while its study is measured.
 
     Attributes:
-        restarts: How many are wanted: those of the settings, and those that `choose_restarts` has added.
-        chosen: Whether `choose_restarts` has decided.
         earlier_results: How many results of the experiment the study has stored before.
         expected_pass_s: Seconds of a pass in earlier results; None without any.
         model: The model as this run's latest runner got it.
@@ -57,17 +53,12 @@ class ExperimentState:
 
     plan: ExecutionPlan
     folder: StudyFolder
-    restarts: int = 0
-    chosen: bool = False
     earlier_results: int = 0
     expected_pass_s: float | None = None
     model: ModelFolder | None = None
     saved: dict[str, SavedRestart] = field(default_factory=dict)
     interruption: Failure | None = None
     unmeasured: RestartRecord | None = None
-
-    def __post_init__(self) -> None:
-        self.restarts = self.config.repeats.restarts
 
     @property
     def config(self) -> ExperimentConfig:
@@ -118,33 +109,13 @@ class ExperimentState:
 
     def wants(self, restart: int) -> bool:
         """Return whether a pass of restart number `restart`, from 0, is still to be measured."""
-        return restart < self.restarts and not self.failure and len(self.measured(restart)) < self.config.repeats.passes
-
-    def choose_restarts(self, emit: events.Emit) -> None:
-        """Choose once, as the first `repeats.restarts` are measured, how many are wanted for `repeats.until`.
-
-        These alone decide, and a resumed run chooses the same number: a look at the interval after each added restart
-        would stop where it is narrow by chance, and 89 to 92 % of such intervals hold the true value.
-
-        Args:
-            emit: Receives a note where they have no interval or cannot be analysed, and no restart is added.
-        """
         repeats = self.config.repeats
-        if self.chosen or not repeats.until or not self.complete or self.failure:
-            return
-        self.chosen = True
-        try:
-            first = [record for record, _ in self.restart_records() if record.restart < repeats.restarts]
-            if (found := analyse(self.config, first).budget) is None or found.expanded is None:
-                raise ValueError("J/output token has no interval")
-            self.restarts = repeats.wanted(found.expanded)
-        except Exception as error:  # noqa: BLE001  (what was measured is stored all the same)
-            emit(events.Note(f"{self.config.label}: no restarts are added for repeats.until: {error}"))
+        return restart < repeats.restarts and not self.failure and len(self.measured(restart)) < repeats.passes
 
     def remaining(self) -> eta.Remaining:
         """Return how many passes are left, and how long a pass has taken so far."""
         repeats, records = self.config.repeats, [saved.record for saved in self.saved.values() if saved.record.passes]
-        passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(self.restarts))
+        passes = sum(repeats.passes - len(self.measured(restart)) for restart in range(repeats.restarts))
         last = records[-1] if records else None
         measured_s = eta.pass_seconds([*last.spans, *(measured.span for measured in last.passes)]) if last else None
         return eta.Remaining(self.config, 0 if self.failure else passes, measured_s or self.expected_pass_s)
@@ -183,7 +154,7 @@ class ExperimentState:
         records.sort(key=lambda pair: (pair[0].restart, pair[0].started_utc))
         if self.complete:
             return records
-        restart = next(number for number in range(self.restarts) if self.wants(number))
+        restart = next(number for number in range(self.config.repeats.restarts) if self.wants(number))
         failure = self.interruption or Failure(
             kind=Failure.INTERRUPTED,
             message="the study ended before this experiment was complete; continue with --resume",
@@ -221,13 +192,11 @@ def restore(
     *,
     resolve: Callable[[ExperimentConfig], ModelFolder],
     expected_pass_s: float | None,
-    emit: events.Emit,
 ) -> ExperimentState:
     """Return the state of an experiment that is not done, with what earlier runs measured of it.
 
     Args:
         resolve: Returns the folder of an experiment's model as it is now.
-        emit: As `ExperimentState.choose_restarts` takes it.
 
     Raises:
         ConfigError: The experiment's prompts file or its model's folder has changed since.
@@ -253,7 +222,6 @@ def restore(
     require_same_prompts(plan.config, [measured.prompts_sha256 for record in records for measured in record.passes])
     if state.measured_on:
         require_same_model(plan.config, resolve(plan.config), state.measured_on)
-    state.choose_restarts(emit)
     return state
 
 

@@ -11,8 +11,7 @@ Each step, and the file that does it:
 - `evaluation`: ask the model the questions of `quality`, after the passes of all experiments of the session.
 - `procedure`: warm up, and measure the passes; `analysis/windows` says when a pass with a lead-in is long enough, and
   which part of a pass counts.
-- `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends; choose
-  after the first restarts how many are added for `repeats.until`.
+- `experiment`: save a record, with a snapshot of the environment, after each pass and as the session ends.
 - Here: after each session, analyse and audit the records of the experiments that are complete, and store their
   results.
 """

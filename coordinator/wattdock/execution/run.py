@@ -6,7 +6,6 @@ import bisect
 import random
 from collections import deque
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import StudyFacts
@@ -101,9 +100,7 @@ class Run:
 
         A session takes from the queue what it served; the rest needs a fresh runner, and comes again.
         """
-        for restart in count():
-            if all(restart >= state.restarts for state in self._states.values()):
-                return
+        for restart in range(max((state.config.repeats.restarts for state in self._states.values()), default=0)):
             for group in schedule(self._study, restart):
                 states = (self._states[position] for position in group if position in self._states)
                 pending = deque(state for state in states if state.wants(restart))
@@ -119,8 +116,6 @@ class Run:
 
     def begun(self) -> list[ExperimentState]:
         """Return the experiments that have no result yet, and that a runner has served."""
-        for state in self._unstored:
-            state.choose_restarts(self.context.emit)
         return [state for state in self._unstored if state.begun]
 
     @contextmanager
@@ -157,10 +152,8 @@ class Run:
             if folder.history(experiment_id).is_done(retry_failed=self._options.retry_failed):
                 self._measurement.results.append(self._stored(experiment_id))
             else:
-                expected_pass_s, emit = expected_s.get(experiment_id), self.context.emit
-                self._states[position] = restore(
-                    plan, folder, resolve=self._resolve, expected_pass_s=expected_pass_s, emit=emit
-                )
+                expected_pass_s = expected_s.get(experiment_id)
+                self._states[position] = restore(plan, folder, resolve=self._resolve, expected_pass_s=expected_pass_s)
         self._unstored = list(self._states.values())
         for stored in self._measurement.results:
             environment = stored.result.environment
@@ -190,8 +183,6 @@ class Run:
         """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
         asked = sum(config.repeats.measured for config in self._study.experiments)
-        for state in self._states.values():
-            asked += (state.restarts - state.config.repeats.restarts) * state.config.repeats.passes
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
 
     def _add_result(self, stored: StoredResult) -> None:

@@ -96,7 +96,7 @@ class Session:
             state = self._pending[0]
             self._current, config = self._begin(state), state.config
             self._bound(config.timeouts.experiment_s)
-            restarts, remaining = state.restarts, self._context.remaining()
+            restarts, remaining = config.repeats.restarts, self._context.remaining()
             number, gpus = self._restart + 1, tuple(self._gpu_uuids)
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
             yield runner, self._current

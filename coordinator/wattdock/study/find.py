@@ -77,13 +77,11 @@ class EarlierStudy:
         """Return how many passes of an equal study are measured, without failed experiments, and how many it has."""
         journal, in_records = self.histories(study), Counter(name for name, *_ in measured_passes(self.path))
         asked = {config.experiment_id: config.repeats.measured for config in study.experiments}
-        # `repeats.until` adds restarts.
-        wanted = {name: max(wanted, in_records[name[:16]]) for name, wanted in asked.items()}
         measured = (
-            wanted[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
+            asked[experiment_id] if history.status == OK else in_records[experiment_id[:16]]
             for experiment_id, history in journal.items()
         )
-        return sum(measured), sum(wanted.values())
+        return sum(measured), sum(asked.values())
 
     def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
         """Whether the study has neither a measured pass nor a failure that is to be retried."""
