@@ -306,16 +306,3 @@ def test_interruption_costs_the_score_of_what_was_being_asked(machine: KnowingMa
         "arithmetic, restart 1: interrupted while it was asked",
         "retrieval: not asked in restart 1, whose runner ended before",
     ]
-
-
-@pytest.mark.parametrize(("limit_s", "score"), [(8.0, None), (12.0, 0.75)])
-def test_questions_end_at_the_limit_of_an_experiment(
-    machine: KnowingMachine, limit_s: float, score: float | None
-) -> None:
-    """Passes take less than 8 s, both tasks 10 s and a pause each: the second is not answered within 8 s."""
-    settings = ASKED | {"timeouts": {"experiment_s": limit_s}}
-    [stored] = machine.run(study(experiment("a", **settings))).results
-    found = known(stored.result.quality)
-    assert (stored.result.status, known(stored.result.energy).total_j is not None) == ("ok", True)
-    assert [task.name for task in found.tasks] == ["arithmetic", "retrieval"][: 1 if score is None else 2]
-    assert [f"took longer than {limit_s:g} s" in failure for failure in found.failures] == [True] * (score is None)

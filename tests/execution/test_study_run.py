@@ -143,16 +143,6 @@ def test_on_failure_stop_leaves_the_rest_unmeasured(machine: VirtualMachine) -> 
     assert machine.emitted[-1] == StudyLeftUnfinished(not_begun=1)
 
 
-def test_an_experiment_past_its_time_is_stopped_and_the_others_go_on(machine: VirtualMachine) -> None:
-    """Its result says which limit it was, and keeps the passes before it."""
-    slow = experiment("slow", timeouts={"experiment_s": 7}, repeats={"passes": 50})
-    run = machine.run(study(slow, experiment("quick", workload={"batch_size": 1})))
-    assert statuses(run.results) == [("slow", "failed"), ("quick", "ok")]
-    result = run.results[0].result
-    assert "timeouts.experiment_s" in known(result.error).message
-    assert 1 <= len(passes(run.results[:1])) < 50
-
-
 def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(machine: VirtualMachine) -> None:
     """`--resume` shows them, `--retry-failed` measures them and nothing else."""
     failing = study(experiment("a"), experiment("b", fake={"pass_fault": "die"}))

@@ -101,15 +101,15 @@ class TimeoutsSpec(StrictSettings):
         heartbeat_s: Longest silence of the runner in a pass.
         stall_s: Longest time in a pass without a new token or a finished request.
         stop_s: From being asked to stop to being killed.
-        experiment_s: Warm-up and passes of one restart together, and its questions together; None sets no limit.
     """
+
+    WITHDRAWN: ClassVar = {"experiment_s": None}
 
     launch_s: PositiveFloat = 120
     load_s: PositiveFloat = 1800
     heartbeat_s: PositiveFloat = 60
     stall_s: PositiveFloat = 600
     stop_s: PositiveFloat = 20
-    experiment_s: PositiveFloat | None = None
 
 
 class ContainerSpec(StrictSettings):

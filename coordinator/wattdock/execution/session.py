@@ -6,12 +6,10 @@ Whatever goes wrong becomes the failure of an experiment; what was measured befo
 
 from __future__ import annotations
 
-import math
 import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.evaluation import evaluate
 from wattdock.execution.experiment import require_same_model
@@ -56,7 +54,6 @@ class Session:
         self._startup = Recording(self._plan.config, record, stage="model")
         self._served: list[tuple[ExperimentState, Recording]] = []
         self._current: Recording | None = None
-        self._begun_ns, self._limit_s = 0, math.inf
         self._meter = context.machine.new_meter(self._plan)
         self._stack = ExitStack()
 
@@ -81,7 +78,7 @@ class Session:
             meter=self._meter,
             idle_s=max(state.config.idle.duration_s for state in self._pending),
             log=self._log,
-            check=self._check,
+            check=self._context.interrupts.check,
         )
         # The session's stack closes the runner: a generator left by an exception is closed late.
         description, load = self._stack.enter_context(ready)
@@ -95,7 +92,6 @@ class Session:
             self._context.interrupts.check()
             state = self._pending[0]
             self._current, config = self._begin(state), state.config
-            self._bound(config.timeouts.experiment_s)
             restarts, remaining = config.repeats.restarts, self._context.remaining()
             number, gpus = self._restart + 1, tuple(self._gpu_uuids)
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
@@ -104,9 +100,7 @@ class Session:
         # What questions leave in an engine, such as graphs and caches, no measured pass meets.
         for _, recording in self._served:
             if not recording.record.failure:
-                self._bound(recording.config.timeouts.experiment_s)
                 evaluate(runner, recording)
-        self._bound(None)
         runner.client.unload()
 
     def save(self) -> None:
@@ -183,18 +177,6 @@ class Session:
         self._served.append((state, recording))
         self._pending.remove(state)
         return recording
-
-    def _bound(self, limit_s: float | None) -> None:
-        """Let what begins now take so long at most, in seconds; None sets no limit."""
-        self._begun_ns, self._limit_s = self._clock.now_ns(), limit_s or math.inf
-
-    def _check(self) -> None:
-        """Raise for a signal that came, or where the current experiment, or its questions, have taken too long."""
-        self._context.interrupts.check()
-        if self._clock.now_ns() - self._begun_ns > self._limit_s * NS_PER_S:
-            raise RunnerError(
-                f"the experiment took longer than {self._limit_s:g} s", "it was stopped (see timeouts.experiment_s)"
-            )
 
     def _fail_refused(self, accept: Callable[[ExperimentState], None]) -> None:
         """Fail the pending experiments that `accept` refuses; the others go on."""
