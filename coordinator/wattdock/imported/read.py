@@ -34,6 +34,7 @@ class Imported(Stored):
         in_flight: The most requests at once, as set; `mean_in_flight` as counted.
         active_parameters: Weights that an output token is multiplied by.
         other_settings: Further settings that tell the origin's rows apart, by the origin's names.
+        mean_lengths: Mean tokens of prompts and outputs, as far as the origin's rows differ in them.
         power_w, energy_j: Over all GPUs; `window_s` is how long they were measured.
         sensor_s: How far apart the origin's readings of energy are.
     """
@@ -53,6 +54,7 @@ class Imported(Stored):
     mean_in_flight: Positive | None = None
     active_parameters: Positive | None = None
     other_settings: dict[str, Said] = Field(default_factory=dict)
+    mean_lengths: dict[str, float] = Field(default_factory=dict)
     output_tokens_per_s: Positive | None = None
     output_tokens: Positive | None = None
     output_tokens_per_request: Positive | None = None
@@ -216,11 +218,10 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
             found[field] = value if field in NUMBERS else _text(value)
     # Codecarbon counts GPUs in their name, too.
     found["gpu"] = re.sub(r"^\d+ x ", "", found["gpu"]) if found.get("gpu") else None
-    lengths = {name: mean.of(row, link) for name, mean in origin.lengths.items()}
+    lengths = {name: length for name, mean in origin.lengths.items() if (length := mean.of(row, link))}
     settings = {path: _text(_at(row, path, document)) for path in origin.other_settings}
-    settings |= {name: f"{float(f'{length:.2g}'):,.0f}" for name, length in lengths.items() if length}
     told = {path: text for path, text in settings.items() if text is not None}
-    return Imported(**found, origin=name, sensor_s=origin.sensor_s, other_settings=told)
+    return Imported(**found, origin=name, sensor_s=origin.sensor_s, other_settings=told, mean_lengths=lengths)
 
 
 def _number(value: Any, where: str) -> float | None:
