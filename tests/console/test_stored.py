@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,32 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in Path().iterdir()) == ["results", "study.yaml"]
+
+
+BUNDLE = Path(__file__).parents[2] / "docs/measurements/data/smollm2-h200.tar"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["show", "show --json", "show --checks", "show --again", "compare +", "compare + --json", "cost", "cost --json"],
+)
+def test_no_answer_about_a_bundle_names_the_folder_that_it_was_unpacked_to(called: Called, words: str) -> None:
+    """That folder is gone when the command has ended."""
+    verb, *more = words.split()
+    Path("b c.tar").symlink_to(BUNDLE)
+    done = called(verb, "b c.tar", *(word.replace("+", "b c.tar") for word in more))
+    assert (done.returncode, "wattdock-run-" in done.stdout) == (0, False), done.stderr
+
+
+def test_what_is_shown_of_a_bundle_ends_with_words_that_show_it_again(called: Called) -> None:
+    """Its file and its experiment, as a shell takes them."""
+    Path("b c.tar").symlink_to(BUNDLE)
+    shown = called("show", "b c.tar").stdout
+    last = shown.splitlines()[-1]
+    assert last == "stored in 'b c.tar:vllm smollm2-135m-instruct closed 160'"
+    assert called("show", *shlex.split(last.removeprefix("stored in "))).stdout == shown
+    compared = json.loads(called("compare", "b c.tar", "b c.tar", "--json").stdout)
+    assert compared["pairs"][0]["a"] == "b c.tar:vllm smollm2-135m-instruct closed 160"
 
 
 def spoil(folder: Path, kind: str) -> None:

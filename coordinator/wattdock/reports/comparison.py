@@ -159,7 +159,7 @@ def compare(
     tests = [tested(results, quantity, margin, session_of) for quantity in QUANTITIES]
     pairs = tuple(
         Pair(
-            *(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both),
+            *(name, a.place, b.place, dict(zip(QUANTITIES, of_pair, strict=True)), both),
             quality=scores.compared(b.result.quality, score_margin) if (scores := a.result.quality) else None,
         )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)

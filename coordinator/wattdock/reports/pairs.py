@@ -67,7 +67,7 @@ class Pair:
     """Two results of the same work, one from each side, and their tests.
 
     Attributes:
-        a, b: Folders of the results, the latest of each side.
+        a, b: Where the results are stored, the latest of each side.
         results: Of each side a result for each session, the latest first.
         quality: How the scores of the latest differ; None where they were not asked the same.
     """

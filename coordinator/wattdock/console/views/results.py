@@ -66,7 +66,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
         yield pairs([*_rows(shown, errors=errors), *verdict])
-        yield f"stored in {stored[0].folder}"
+        yield f"stored in {shlex.quote(stored[0].place)}"
     else:
         columns = Row.columns("in_study")
         rows = [point_cells(point, columns) for point in points_of(stored)]
@@ -95,7 +95,7 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
         yield "publishable", of + (f": {', '.join(names)}" if names else "")
     if first := next(iter(reasons), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
-        yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
+        yield "", f"all: {more or f'wattdock show {shlex.quote(results[0].place)} --checks'}"
 
 
 def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable[tuple[str, str]]:
