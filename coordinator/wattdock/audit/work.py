@@ -158,19 +158,23 @@ def cached_prompts(inputs: AuditInput) -> Outcome | None:
 
 @CHECKS.check(
     "questions",
-    threshold="the same items, task version and prompts in every restart",
+    threshold="the same items, task version and prompts in every restart; cut answers could not raise a score by more "
+    "than its standard error",
     source="each task's version, items and the digest of its prompts as template and tokenizer made ids of them",
     remedy="keep quality.folder, the harness and the template as they are, and measure anew",
 )
 def same_questions(inputs: AuditInput) -> Outcome | None:
-    """Whether every restart was asked the same; scores are no part of the verdict on joules."""
+    """Whether every restart was asked the same, and had room to answer; scores are no part of the verdict on joules."""
     if (found := inputs.result.quality) is None:
         return None
     if found.failures:
         return Outcome("warn", "; ".join(found.failures))
     prompts = {task.name: (task.rendered_sha256 or "")[:12] or "encoded by the engine" for task in found.tasks}
     told = [f"{task.name} {task.version}, {task.items} items, prompts {prompts[task.name]}" for task in found.tasks]
-    return Outcome(verdict(failed=False, known=bool(told)), "; ".join(told) or "no task has a score")
+    figure = "; ".join(told) or "no task has a score"
+    if bounds := [f"{task.name}: {task.cut_text}" for task in found.tasks if task.is_bound]:
+        return Outcome("warn", "; ".join([*bounds, figure]), remedy="raise quality.max_output_tokens")
+    return Outcome(verdict(failed=False, known=bool(told)), figure)
 
 
 @CHECKS.check(

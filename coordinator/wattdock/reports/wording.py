@@ -15,6 +15,7 @@ __all__ = [
     "STATUSES",
     "boards_text",
     "boundaries",
+    "cut_text",
     "power_profile_text",
     "quantity_text",
     "token_cost_texts",
@@ -58,6 +59,11 @@ def power_profile_text(result: ExperimentResult) -> str:
     """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
     names = result.environment.power_profiles if result.environment else ()
     return f"power profile: {', '.join(names)}" if names else ""
+
+
+def cut_text(result: ExperimentResult) -> str:
+    """Return how many answers to questions were cut, and what that makes of the score; empty where none was."""
+    return result.quality.overall.cut_text if result.quality and result.quality.overall else ""
 
 
 def token_cost_texts(result: ExperimentResult) -> dict[str, str]:

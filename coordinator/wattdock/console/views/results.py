@@ -17,6 +17,7 @@ from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import (
     STATUSES,
     boards_text,
+    cut_text,
     power_profile_text,
     quantity_text,
     token_cost_texts,
@@ -74,7 +75,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         for result in stored:
             reasons = result.result.audit.reasons if result.result.audit else ()
             wrong = (reason for reason in reasons if reason.question == "wrong" and reason.name != Audit.COMPLETION)
-            lines = *map(str, wrong), power_profile_text(result.result)
+            lines = *map(str, wrong), power_profile_text(result.result), cut_text(result.result)
             yield from (f"{result.result.config.label}: {line}" for line in filter(None, lines))
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
@@ -275,6 +276,8 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
         if part in found.tasks:
             yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
+        if part.cut:
+            yield "", part.cut_text
     yield from (("quality", f"no score: {failure}") for failure in found.failures)
 
 
