@@ -75,7 +75,7 @@ def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
     show([row(f"{at}", {"audit.reasons": [one, every] if at == 2 else [every]}) for at in range(4)])
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert said[-3:] == [
-        "publishable  0 of 4: GPUs, warm-up (1)",
+        "publishable  0 of 4; failed: GPUs, warm-up (1)",
         "GPUs: none",
         "all: wattdock show 20260101T000000-fake-0 --checks",
     ]
@@ -86,12 +86,13 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     energy = row("a").result.energy
     assert energy
     one = energy.passes[0].model_dump(mode="json", by_alias=True) | {"duration_s": 10.0}
+    unknown = reason("weights") | {"status": "unknown"}
     passes = [one | {"restart": at, "output_tokens": tokens} for at, tokens in enumerate((66, 435, 250))]
-    changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
+    changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b"), unknown]}
     changes["energy.passes"] = passes[:2]
     rows = terminal_rows(row("a", changes))
     assert rows["restarts"] == "6.6 and 43.5 output tokens/s; 2 are too few for an interval, 3 are the least, 1 board"
-    assert rows["publishable"] == "no: energy, b"
+    assert rows["publishable"] == "no; failed: energy, b; not decided: weights"
     interval = terminal_rows(row("a", {**changes, "energy.passes": passes}))["restarts"]
     assert interval.startswith("6.6 and 43.5 and 25 output tokens/s, 95 % [")
 

@@ -23,7 +23,7 @@ from wattdock.reports.wording import (
     token_cost_texts,
 )
 from wattdock.store import COLUMNS, Row
-from wattdock.text import pluralize, singular
+from wattdock.text import listed, pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
-# How many reasons a verdict names; `show --checks` has all.
+# How many checks a verdict names that failed, and that could not be decided; `show --checks` has all.
 NAMES_SHOWN = 5
 # Lines of a failed command's output that are shown; result.json has more.
 LAST_LINES = 5
@@ -86,14 +86,15 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
     """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
     audits = [audit for stored in results if (audit := stored.result.audit)]
     reasons = [reason for audit in audits for reason in audit.reasons]
-    counts = Counter(reason.name for reason in reasons).most_common()
-    names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
-    if len(names) > NAMES_SHOWN:
-        names[NAMES_SHOWN - 1 :] = [f"{len(names) - NAMES_SHOWN + 1} more"]
+    parts = []
+    for status, said in (("fail", "failed"), ("unknown", "not decided")):
+        counts = Counter(reason.name for reason in reasons if reason.status == status).most_common()
+        names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
+        parts += [f"{said}: {listed(names, NAMES_SHOWN)}"] if names else []
     passed = sum(audit.publishable for audit in audits)
     of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
     if audits:
-        yield "publishable", of + (f": {', '.join(names)}" if names else "")
+        yield "publishable", "; ".join([of, *parts])
     if first := next(iter(reasons), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
         yield "", f"all: {more or f'wattdock show {shlex.quote(results[0].place)} --checks'}"
@@ -276,7 +277,7 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
         if part in found.tasks:
             yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
-        if part.cut:
+        if part.cut and part not in found.categories:
             yield "", part.cut_text
     yield from (("quality", f"no score: {failure}") for failure in found.failures)
 
