@@ -249,6 +249,8 @@ def test_answers_cut_at_their_limit_are_counted_and_many_make_the_score_a_lower_
     machine.run(study(experiments[1]))
     both = called("show", machine.results).stdout
     assert ("answers cut" in both, both.count(f": {said}") >= 2 if said else "were cut" in both) == (bool(said),) * 2
+    compared = called("compare", stored.folder, stored.folder).stdout
+    assert (f"; A: {said}" in compared and f"; B: {said}" in compared, "were cut" in compared) == (bool(said),) * 2
     assert called("report", stored.folder, "-o", machine.results / "page.html").returncode == 0
     page = (machine.results / "page.html").read_text("utf-8")
     assert (f'<span class="profile">{said}' in page) == bool(said)
