@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 100_000_000
+# What a person may want who names own results.
+OWN = "`wattdock show NAME --checks` has the audit of an own result"
 # Figures from here on, and as small ones, are mistakes, and products of a few of them no numbers.
 MOST = 1e30
 
@@ -149,7 +151,7 @@ def read_rows(path: Path) -> list[Imported]:
                 if lacking := _lacking(origin, row):
                     raise ConfigError(f"{link}: no {lacking[0]}, which rows of {name} have", "leave the row out")
             return [_row(name, row, document, link) for row, link in zip(found, links, strict=True)]
-    raise ConfigError(f"{path}: its keys are those of no known form", f"give a file of {', '.join(origins())}")
+    raise ConfigError(f"{path}: its keys are those of no known form", f"give a file of {', '.join(origins())}; {OWN}")
 
 
 def _parsed(path: Path) -> Any:
@@ -162,7 +164,7 @@ def _parsed(path: Path) -> Any:
             return list(csv.DictReader(text.splitlines()))
         return parse_yaml(text, str(path))[0]
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", "name a JSON, CSV or YAML file") from error
+        raise ConfigError(f"{path}: {error.strerror or error}", f"name a JSON, CSV or YAML file; {OWN}") from error
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())[:200]}", "give JSON, CSV or YAML in UTF-8") from error
 

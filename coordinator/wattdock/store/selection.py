@@ -7,6 +7,7 @@ or an error: a missing result would change every figure made of the study, and n
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,8 +54,13 @@ class _Names:
             return folders
         raise ConfigError(
             f"{name}: no results of this study in {self.output_dir}",
-            f"name the folder that holds them, or go on with it: `wattdock run --resume {without_timestamp(name)}`",
+            f"name the folder that holds them, or go on with it: `{self._resume(name)}`",
         )
+
+    def _resume(self, study: str) -> str:
+        """Return the command that goes on with a study."""
+        elsewhere = f" --output-dir {shlex.quote(str(self.output_dir))}" if self.output_dir != Path("results") else ""
+        return f"wattdock run --resume {without_timestamp(study)}{elsewhere}"
 
 
 def find_results(
