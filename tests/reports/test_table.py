@@ -72,7 +72,7 @@ def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
 ) -> None:
     """The commonest reason first, with how many results have it; what helps first is in words."""
     every, one = reason("GPUs", "none"), reason("warm-up", "quick")
-    show([row(f"{at}", {"audit.reasons": [one, every] if at == 2 else [every]}) for at in range(4)])
+    show([row(f"{at}", {"audit.reasons": [one, every] if at == 0 else [every]}) for at in range(4)])
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert said[-3:] == [
         "publishable  0 of 4; failed: GPUs, warm-up (1)",

@@ -86,16 +86,18 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
     """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
     audits = [audit for stored in results if (audit := stored.result.audit)]
     reasons = [reason for audit in audits for reason in audit.reasons]
-    parts = []
+    parts, order = list[str](), list[str]()
     for status, said in (("fail", "failed"), ("unknown", "not decided")):
         counts = Counter(reason.name for reason in reasons if reason.status == status).most_common()
         names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
         parts += [f"{said}: {listed(names, NAMES_SHOWN)}"] if names else []
+        order += [name for name, _ in counts]
     passed = sum(audit.publishable for audit in audits)
     of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
     if audits:
         yield "publishable", "; ".join([of, *parts])
-    if first := next(iter(reasons), None):
+    # The check that is named first is the one whose remedy helps most results.
+    if first := next((reason for reason in reasons if reason.name == order[0]), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
         yield "", f"all: {more or f'wattdock show {shlex.quote(results[0].place)} --checks'}"
 
