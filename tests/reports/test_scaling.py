@@ -17,6 +17,7 @@ from seams.analysis import Figure, Interval
 from seams.reports import PRIMARY, Optimum, Setting, SplitPoint, optimum
 
 from wattdock.analysis import ExperimentResult
+from wattdock.clock import NS_PER_S
 from wattdock.console.views import show
 from wattdock.errors import ConfigError
 from wattdock.reports import Scaling, compare, scale
@@ -44,12 +45,13 @@ def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentRe
     return split_result(split, speeds(gpus), [power_w * gpus] * 3, **options)
 
 
-def of_study(name: str, result: ExperimentResult) -> ExperimentResult:
-    """Return a result as a study of this name measured it: of one study, restarts are measured in turns."""
-    return ExperimentResult.model_validate(
-        result.model_dump(mode="json", by_alias=True)
-        | {"study": {"study_id": name, "attempt": 1}, "experiment_id": str(result.config.name)}
-    )
+def of_study(name: str, result: ExperimentResult, late_s: float = 0) -> ExperimentResult:
+    """Return a result as a study of this name measured it, in turns with others unless it was late."""
+    made = result.model_dump(mode="json", by_alias=True)
+    for span in made["spans"]:
+        span |= {end: span[end] + round(late_s * NS_PER_S) for end in ("start_ns", "end_ns")}
+    own = {"study": {"study_id": name, "attempt": 1}, "experiment_id": str(result.config.name)}
+    return ExperimentResult.model_validate(made | own)
 
 
 def scaled(results: dict[str, ExperimentResult]) -> Scaling:
@@ -217,6 +219,8 @@ def test_splits_measured_in_turns_are_told_apart_in_pairs_where_their_room_hides
         ({"pp": of_study("t", at_cost(PP, MORE))}, "PP=2"),
         # One more restart, after the room of all others.
         ({"pp": of_study("s", at_cost(PP, [*MORE, 70.0]))}, "PP=2"),
+        # Tried again behind all restarts of the other.
+        ({"pp": of_study("s", at_cost(PP, MORE), late_s=1e6)}, "PP=2"),
         # Two results of one split in the study: no restart has a place among those of the other.
         ({name: of_study("s", at_cost(PP, MORE[at : at + 2])) for at, name in ((0, "pp"), (2, "qq"))}, "PP=2"),
         # A curve's first point was measured in the same study, the cheapest was not.

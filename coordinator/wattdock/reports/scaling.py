@@ -17,17 +17,16 @@ from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
-from wattdock.reports.sessions import Outcome, by_session, outcome, sessions_among
+from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
 from wattdock.values import known_max
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
-    from wattdock.reports.sessions import SessionOf, Sessions
     from wattdock.store import StoredResult
 
 # Sources of prompts that follow from the workload: equal workloads have equal prompts.
@@ -74,7 +73,7 @@ class SplitPoint:
             of its runs; None where it marks none.
         disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
         results: Names of the pooled results.
-        sessions: The restarts of each quantity, by session.
+        stored: These results.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
         efficiency: Speed-up ÷ how many times as many GPUs.
         energy_ratio: Joules per token ÷ those of the curve's first point.
@@ -93,7 +92,7 @@ class SplitPoint:
     communication: float | None
     disturbed: bool
     results: tuple[str, ...]
-    sessions: Mapping[str, Sessions] = field(default_factory=dict, repr=False)
+    stored: tuple[StoredResult, ...] = field(default=(), repr=False)
     speed_up: statistics.Figure | None = None
     efficiency: statistics.Figure | None = None
     energy_ratio: statistics.Figure | None = None
@@ -242,12 +241,11 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
         raise ConfigError(f"none of {len(rows)} results can be compared; {count} of them: {reason}")
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
     method = METHOD.format(covered=" and ".join(boundaries(member.result for member in usable)))
-    session_of = sessions_among(member.stored for member in usable)
-    return Scaling(tuple(_setting(group, session_of) for group in groups), left_out, method)
+    return Scaling(tuple(map(_setting, groups)), left_out, method)
 
 
-def _setting(members: Sequence[_Usable], session_of: SessionOf) -> Setting:
-    points = [_point(list(same), session_of) for _, same in groupby(members, key=lambda member: member.split_key)]
+def _setting(members: Sequence[_Usable]) -> Setting:
+    points = [_point(list(same)) for _, same in groupby(members, key=lambda member: member.split_key)]
     points.sort(key=lambda point: (point.kind != SINGLE_GPU, point.gpus, point.split))
     environment, work = members[0].environment, members[0].result.config.workload
     dtype = environment.runner.engine_args.get("dtype")
@@ -295,7 +293,7 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
     return _Usable(stored, environment, restarts, common)
 
 
-def _point(same: Sequence[_Usable], session_of: SessionOf) -> SplitPoint:
+def _point(same: Sequence[_Usable]) -> SplitPoint:
     measured = all(statistics.ENERGY in member.restarts for member in same)
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
@@ -317,7 +315,7 @@ def _point(same: Sequence[_Usable], session_of: SessionOf) -> SplitPoint:
         communication=known_max(_communication(member.result) for member in same),
         disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
-        sessions={name: by_session((member.stored for member in same), name, session_of) for name in quantities},
+        stored=tuple(member.stored for member in same),
     )
 
 
@@ -350,9 +348,7 @@ def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statisti
     """
     if over is under:
         return statistics.Figure(1.0), ""
-    found = Outcome()
-    if _is_comparable(over, under, quantity):
-        found = outcome(under.sessions[quantity], over.sessions[quantity])
+    found = _tested(over, under, quantity)
     if found.difference:
         low, high = found.difference.interval
         return statistics.Figure(1 + found.difference.relative, statistics.Interval(1 + low, 1 + high)), found.method
@@ -365,16 +361,18 @@ def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statisti
     return statistics.Figure(value, statistics.Interval.around(value, half)), INDEPENDENT
 
 
-def _is_comparable(over: SplitPoint, under: SplitPoint, quantity: str) -> bool:
-    """Whether restarts make pairs, each with one of the other split, or no session holds both splits.
+def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
+    """Return the test of `compare`, where restarts make pairs, each with one of the other split, or share no session.
 
     A pair needs a place in its session: several results of one split there have none, and where one split has more
     restarts the pairs' ratio is not that of the figures shown.
     """
-    sides = [(point.results, point.sessions.get(quantity, {})) for point in (over, under)]
-    counts = [{name: len(restarts) for name, restarts in sessions.items()} for _, sessions in sides]
-    alone = all(len(results) == len(sessions) for results, sessions in sides)
-    return (alone and counts[0] == counts[1]) or not counts[0].keys() & counts[1].keys()
+    session_of = sessions_among([*over.stored, *under.stored])
+    first, second = (by_session(point.stored, quantity, session_of) for point in (under, over))
+    counts = [{name: len(restarts) for name, restarts in sessions.items()} for sessions in (first, second)]
+    alone = len(under.stored) == len(first) and len(over.stored) == len(second)
+    in_turns = alone and counts[0] == counts[1] and not apart(under.stored, over.stored, session_of)
+    return outcome(first, second) if in_turns or not first.keys() & second.keys() else Outcome()
 
 
 def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimum | None:
