@@ -8,7 +8,7 @@ import pytest
 from make.outcomes import known
 
 from wattdock.config import load_study
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import Gpu, GpuInventory
 from wattdock.planning import ExecutionPlan, preflight
 
@@ -61,3 +61,23 @@ def test_a_model_that_cannot_fit_is_refused_where_it_would_run(planned: Any) -> 
         assert isinstance(outcome, PreflightError)
         assert "cannot fit on" in outcome.what
         assert gigabytes in outcome.what
+
+
+@pytest.mark.parametrize(
+    ("backend", "tokens", "context"), [("pytorch", 8192, "8,192"), ("vllm", 8192, "8,192"), ("llamacpp", 4096, "4,096")]
+)
+def test_answers_to_questions_that_exceed_the_context_are_refused_before_anything_is_measured(
+    planned: Any, backend: str, tokens: int, context: str
+) -> None:
+    """Else they have no score once the passes are measured; the length of the passes' own prompts is no part of it."""
+    settings: dict[str, Any] = {"model": "smollm2-135m-instruct", "backend": backend}
+    long_prompts = {"prompts": {"source": "synthetic", "input_tokens": tokens - 64}}
+    for over in (0, 1):
+        asked = {"tasks": ["arithmetic"], "max_output_tokens": tokens + over}
+        plan = planned(GpuInventory((), reason="none"), quality=asked, workload=long_prompts, **settings)
+        assert isinstance(plan, ConfigError if over else ExecutionPlan)
+        if over:
+            assert plan.what.startswith(
+                f"quality: smollm2-135m-instruct has a context of {context} tokens in {backend}"
+            )
+            assert (plan.remedy, plan.cause) == ("lower quality.max_output_tokens", Cause.DOES_NOT_FIT)

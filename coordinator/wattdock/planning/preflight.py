@@ -327,6 +327,19 @@ def _memory(
     )
 
 
+def _require_room_to_answer(config: ExperimentConfig, tokens: int, host: _Host) -> None:
+    """Check that an answer to a question may have so many tokens; else it has no score, once all has been measured.
+
+    Raises:
+        ConfigError: The model's context is shorter.
+    """
+    answering = type(config.workload)(max_output_tokens=tokens)
+    try:
+        _memory(config.model_copy(update={"workload": answering}), replace(host, inventory=GpuInventory(())))
+    except ConfigError as error:
+        raise ConfigError(f"quality: {error.what}", "lower quality.max_output_tokens", cause=error.cause) from error
+
+
 def _for_workload(
     config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
 ) -> ExecutionPlan | WattdockError:
@@ -346,6 +359,8 @@ def _for_workload(
             if not ModelFolder.takes_text(config.model):
                 raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
             assert config.quality
+            if not checked.server:
+                _require_room_to_answer(config, config.quality.max_output_tokens, host)
             items, limit = sum(task.items for task in tasks), config.quality.max_output_tokens
             asked = f"; then {items:,} questions a restart, of at most {items * limit:,} output tokens together"
     except WattdockError as error:
