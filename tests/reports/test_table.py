@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from make.rows import reason, row
 from seams.console import terminal_rows
+from seams.reports import page
 
+from wattdock.analysis import ExperimentResult
 from wattdock.console.views import show
 
 if TYPE_CHECKING:
@@ -59,6 +65,25 @@ def test_goodput_names_its_limits_and_that_all_joules_count() -> None:
     assert all(figure in rows["cost of goodput"] for figure in ("200 J/request", "2.5 J/output token"))
     unknown = terminal_rows(row("a", asked | {"goodput": {"reason": "none met"}}))
     assert unknown["cost of goodput"].endswith(": none met")
+
+
+def test_a_command_without_joules_per_unit_says_why_and_what_the_run_took() -> None:
+    """By the reason of its windows, or since it counted nothing; on the page, too. Joules of the run are known."""
+    command = {"command": ["x"], "work": {"unit": "samples", "within": "epochs"}}
+    work = {"unit": "samples", "count": 0, "marked": []}
+    made: dict[str, Any] = {"config": {"backend": "measure", "measure": command}, "work": work, "budget": None}
+    made |= {"energy.mean_power_w": None, "energy.energy_per_output_token_j": None}
+    said = "no span 'epochs' was marked, but epoch"
+    none = {"window": "marked", "restart": 0, "pass": 0, "reason": said}
+    for window, why in ((none, said), (none | {"reason": None}, "the command counted no samples")):
+        stored = row("a", made | {"config.name": "a"})
+        document = stored.result.model_dump(mode="json", by_alias=True)
+        document["energy"]["windows"] |= {"headline": "marked", "passes": [window]}
+        stored = replace(stored, result=ExperimentResult.model_validate(document))
+        shown = terminal_rows(stored)
+        assert shown["J/sample"] == f"unknown: {why}"
+        assert re.match(r"[\d,.]+ J \[", shown["energy"])
+        assert f"No joules: {why}" in html.unescape(page([stored], title="x", written=datetime.now(UTC)))
 
 
 def test_what_all_joules_are_divided_by_is_named() -> None:

@@ -104,7 +104,9 @@ def same_work(inputs: AuditInput) -> Outcome | None:
         "anew: some work may be counted twice": work.repeated_ranks,
     }
     figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}{work.counted_by}"
+    # Such as that no span was marked by the name that the joules are to be of.
     found = [text for text, is_so in wrong.items() if is_so]
+    found += dict.fromkeys(window.reason for window in windows.of_headline() if window.reason and not window.duration_s)
     failed = len({*counts}) > 1 or not all(counts) or bool(found)
     return Outcome(verdict(failed=failed), "; ".join([figure, *found]))
 

@@ -25,7 +25,14 @@ from wattdock.reports.chart_data import (
     points_of,
     timelines,
 )
-from wattdock.reports.wording import STATUSES, boundaries, cut_text, power_profile_text, token_cost_texts
+from wattdock.reports.wording import (
+    STATUSES,
+    boundaries,
+    cut_text,
+    no_joules_text,
+    power_profile_text,
+    token_cost_texts,
+)
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
@@ -247,7 +254,7 @@ def _missing(points: Sequence[Point]) -> dict[str, list[str]]:
     for point in points:
         if point.j_per_token is None:
             energy = point.result.energy
-            reason = energy.reason if energy and energy.passes else point.row.reason
+            reason = no_joules_text(point.result) if energy and energy.passes else point.row.reason
             reasons.setdefault(reason or "no pass was measured", []).append(point.label)
     return reasons
 

@@ -16,6 +16,7 @@ __all__ = [
     "boards_text",
     "boundaries",
     "cut_text",
+    "no_joules_text",
     "power_profile_text",
     "quantity_text",
     "token_cost_texts",
@@ -59,6 +60,14 @@ def power_profile_text(result: ExperimentResult) -> str:
     """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
     names = result.environment.power_profiles if result.environment else ()
     return f"power profile: {', '.join(names)}" if names else ""
+
+
+def no_joules_text(result: ExperimentResult) -> str:
+    """Return why a result has no joules per unit of its work; empty where nobody knows."""
+    energy, work = result.energy, result.work
+    windows = energy.windows.of_headline() if energy and energy.windows else ()
+    reasons = (energy.reason if energy else None, *(figure.reason for figure in windows))
+    return next(filter(None, reasons), f"the command counted no {work.unit}" if work and not work.count else "")
 
 
 def cut_text(result: ExperimentResult) -> str:

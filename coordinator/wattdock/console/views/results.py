@@ -18,6 +18,7 @@ from wattdock.reports.wording import (
     STATUSES,
     boards_text,
     cut_text,
+    no_joules_text,
     power_profile_text,
     quantity_text,
     token_cost_texts,
@@ -114,8 +115,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
     if result.energy and result.energy.windows and not work.count:
-        reasons = filter(None, (figure.reason for figure in result.energy.windows.of_headline()))
-        yield f"J/{singular(work.unit)}", f"unknown: {next(reasons, f'the command counted no {work.unit}')}"
+        yield f"J/{singular(work.unit)}", f"unknown: {no_joules_text(result)}"
     for part in work.marked:
         joules = part.reason or f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
         interval = f" {part.interval_j:.4g}" if part.interval_j else ""
@@ -196,7 +196,7 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (energy := result.energy) is None:
         return
-    if energy.total_j is None or energy.mean_power_w is None:
+    if energy.total_j is None:
         yield "energy", f"not measured: {energy.reason}"
         return
     yield "energy", f"{_around(energy.total_j, energy.timing95_j)} (95 %, timing only)"
@@ -209,7 +209,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield from _budget_rows(result)
         unit = result.config.unit
         of = f"joules ÷ {unit.removeprefix('output ')} of {energy.windows.headline}, {energy.energy_boundary}"
-        drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
+        drawn = ", ".join(filter(None, (f"mean {number(energy.mean_power_w, ',.0f')} W", power_profile_text(result))))
         yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
     if not result.config.command:
         yield from _token_rows(result)
