@@ -303,7 +303,7 @@ def test_mean_lengths_keep_their_digits_and_count_as_equal_to_two(tmp_path: Path
 
 def test_the_verdicts_column_tells_what_failed_warned_and_was_not_decided(called: Called, tmp_path: Path) -> None:
     """A check's name alone would read as passed; the lines below count the same."""
-    [good] = ML_ENERGY["configurations"]
+    good: dict[str, Any] = dict(*ML_ENERGY["configurations"])
     hot = good | {"num_gpus": 1, "max_num_seqs": 4}
     slow = good | {"max_num_seqs": 16, "output_throughput_tokens_per_sec": 12_345.6, "energy_per_token_joules": 0.065}
     slow |= {"energy_per_request_joules": 32.5}
