@@ -337,6 +337,11 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def real_path(path: Path) -> Path:
+    """Return the path behind all links; a circle of links ends where it closes, where `Path.resolve` would raise."""
+    return Path(os.path.realpath(path))
+
+
 def write_output(path: Path, content: bytes, flag: str) -> None:
     """Write a file that a person named with `flag`: whole or not at all; replaces what is there.
 
@@ -360,8 +365,10 @@ def write_output(path: Path, content: bytes, flag: str) -> None:
             else:
                 write_whole(Path(proc_path(located.folder), located.name), content)
     except OSError as error:
-        what = f"cannot write {path}: {error.strerror or error}"
-        raise StoreError(what, f"choose another file with {flag}") from error
+        lacks_folder = isinstance(error, FileNotFoundError) and not path.parent.exists()
+        why = f"there is no folder {path.parent}" if lacks_folder else error.strerror or error
+        remedy = f"{'make it, or ' * lacks_folder}choose another file with {flag}"
+        raise StoreError(f"cannot write {path}: {why}", remedy) from error
 
 
 def last_lines(path: Path, lines: int = TAIL_LINES) -> str:

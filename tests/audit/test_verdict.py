@@ -9,8 +9,10 @@ import pytest
 from golden.replay import analysed, load
 from make.audit_world import World, launched, result_of
 from make.outcomes import known
+from make.rows import document
 
-from wattdock.analysis import Audit, Check
+from wattdock.analysis import Audit, Check, ExperimentResult
+from wattdock.audit import audit
 from wattdock.records import Failure
 
 if TYPE_CHECKING:
@@ -135,3 +137,14 @@ def test_a_sound_figure_of_a_plain_process_is_known_and_cannot_be_repeated(libra
     ]
     assert hot.summary.startswith("not publishable: something is wrong: throttling: ")
     assert hot.summary.endswith(" of the worst pass (thermal on … (and 1 more)")
+
+
+@pytest.mark.parametrize(("duration_s", "remedy"), [(4.0, "make passes longer: workload.min_duration_s"), (30.0, None)])
+def test_passes_too_short_to_hold_power_against_the_counter_are_told_so(duration_s: float, remedy: str | None) -> None:
+    """Of a longer pass the counter or the power itself is missing, which more seconds would not give."""
+    made = document()
+    made["energy"]["passes"] = [each | {"duration_s": duration_s} for each in made["energy"]["passes"]]
+    made["gpus"] = {uuid: gpu | {"power_over_counter": None} for uuid, gpu in made["gpus"].items()}
+    checks = audit(ExperimentResult.model_validate(made)).checks
+    [check] = [check for check in checks if check.name == "two readings"]
+    assert (check.status, check.remedy) == ("unknown", remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,72 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in Path().iterdir()) == ["results", "study.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # Links that lead in a circle, also where nothing is written.
+        ("report two-sizes -o loop", "cannot write loop: Too many levels of symbolic links"),
+        ("plot pareto two-sizes -o loop", "loop: figures are written as"),
+        ("bundle create two-sizes -o loop/b.tar", "loop"),
+        ("show loop", "loop"),
+        ("compare two-sizes loop/x", "loop/x"),
+        ("audit loop", "loop: Too many levels of symbolic links"),
+        # The kind decides which files there are.
+        ("plot tables two-sizes -o t.md", "unknown kind 'tables'; valid: intervals, "),
+        ("plot table two-sizes -o t.csv", "name such a file with -o; `wattdock results export --csv` writes CSV"),
+        ("plot table two-sizes -o missing/t.md", "there is no folder missing; make it, or choose another file with -o"),
+        ("bundle create two-sizes -o /proc/b.tar", "wattdock: /proc/b.tar: "),
+        ("audit two-sizes", "`wattdock show NAME --checks` has the audit of an own result"),
+        (f"audit results/{NAMES[0]}/result.json", "`wattdock show NAME --checks` has the audit of an own result"),
+        ("show gone --output-dir elsewhere", "`wattdock run --resume gone-1 --output-dir elsewhere`"),
+    ],
+)
+def test_a_mistaken_file_or_kind_is_one_line_that_helps(study: Called, words: str, said: str) -> None:
+    """And no traceback."""
+    Path("loop").symlink_to("loop")
+    Path("s.yaml").write_text("model: shape:tiny-llama\n")
+    begun = Path("elsewhere/studies/20260101T000000-gone-1")
+    begun.mkdir(parents=True)
+    (begun / "journal.jsonl").touch()
+    done = study(*words.split())
+    assert (done.returncode in (2, 3, 7), done.stderr.count("\n")) == (True, 1), done.stderr
+    assert said in done.stderr
+
+
+def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circle_of_links(called: Called) -> None:
+    """Nothing is written here: the folder is the cluster's."""
+    Path("loop").symlink_to("loop")
+    Path("s.yaml").write_text("model: shape:tiny-llama\nbackend: fake\n")
+    shown = called("plan", "s.yaml", "--on", "slurm", "--output-dir", "loop")
+    assert (shown.returncode, "loop/studies/" in shown.stdout) == (0, True), shown.stderr
+
+
+BUNDLE = Path(__file__).parents[2] / "docs/measurements/data/smollm2-h200.tar"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["show", "show --json", "show --checks", "show --again", "compare +", "compare + --json", "cost", "cost --json"],
+)
+def test_no_answer_about_a_bundle_names_the_folder_that_it_was_unpacked_to(called: Called, words: str) -> None:
+    """That folder is gone when the command has ended."""
+    verb, *more = words.split()
+    Path("b c.tar").symlink_to(BUNDLE)
+    done = called(verb, "b c.tar", *(word.replace("+", "b c.tar") for word in more))
+    assert (done.returncode, "wattdock-run-" in done.stdout) == (0, False), done.stderr
+
+
+def test_what_is_shown_of_a_bundle_ends_with_words_that_show_it_again(called: Called) -> None:
+    """Its file and its experiment, as a shell takes them."""
+    Path("b c.tar").symlink_to(BUNDLE)
+    shown = called("show", "b c.tar").stdout
+    last = shown.splitlines()[-1]
+    assert last == "stored in 'b c.tar:vllm smollm2-135m-instruct closed 160'"
+    assert called("show", *shlex.split(last.removeprefix("stored in "))).stdout == shown
+    compared = json.loads(called("compare", "b c.tar", "b c.tar", "--json").stdout)
+    assert compared["pairs"][0]["a"] == "b c.tar:vllm smollm2-135m-instruct closed 160"
 
 
 def spoil(folder: Path, kind: str) -> None:

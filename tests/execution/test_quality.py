@@ -48,6 +48,7 @@ class KnowingRunner(VirtualRunner):
     knows: Callable[[int], bool] = lambda _: True
     faults: int = 0
     wrong: str = "I do not know"
+    cut: Callable[[int], bool] = lambda _: False
 
     def run_program(self, source: str, *, timeout_s: float) -> int:
         command = [sys.executable, "-I", "-c", source]
@@ -60,7 +61,10 @@ class KnowingRunner(VirtualRunner):
             raise RunnerError("the runner died during a pass: exited with code 70", cause=Cause.RUNNER)
         record = super().generate(request, **options)
         texts = (solution if self.knows(at) else self.wrong for at, solution in enumerate(asked))
-        answered = tuple(replace(each, text=text) for each, text in zip(record.requests, texts, strict=False))
+        answered = tuple(
+            replace(each, text=text, finish_reason="length" if self.cut(at) else "stop")
+            for at, (each, text) in enumerate(zip(record.requests, texts, strict=False))
+        )
         return replace(record, requests=answered or record.requests) if asked[0] is not None else record
 
 
@@ -71,18 +75,19 @@ class KnowingMachine(VirtualMachine):
     Attributes:
         knows: Whether a runner, by its number from 1, knows the answer at a place.
         dies: The runners that die of the first question.
+        cut: Whether an answer reaches its limit of tokens.
     """
 
     knows: Callable[[int, int], bool] = lambda _, at: at % 4 != 0
     dies: tuple[int, ...] = ()
     wrong: str = "I do not know"
+    cut: Callable[[int], bool] = lambda _: False
 
     def launch(self, spec: object) -> VirtualRunner:
         self.launches += 1
         number, knows = self.launches, self.knows
-        return KnowingRunner(
-            self.clock, knows=lambda at: knows(number, at), faults=number in self.dies, wrong=self.wrong
-        )
+        told: dict[str, Any] = {"faults": number in self.dies, "wrong": self.wrong, "cut": self.cut}
+        return KnowingRunner(self.clock, knows=lambda at: knows(number, at), **told)
 
 
 @pytest.fixture
@@ -90,6 +95,8 @@ def machine(tmp_path: Any) -> KnowingMachine:
     return KnowingMachine(tmp_path / "machine", {"GPU-1": lambda _: 300.0})
 
 
+# Figures of answers that came later than the others.
+NEW = ("asked", "cut", "score_if_right")
 WORK: dict[str, Any] = {"batch_size": 4, "max_output_tokens": 10}
 ASKED: dict[str, Any] = {
     "quality": {"tasks": ["arithmetic", "retrieval"], "limit": 20, "max_output_tokens": 10},
@@ -210,6 +217,51 @@ def test_joules_while_others_may_have_measured_are_unknown_with_the_reason(machi
     assert found
     assert found.tasks[0].energy_j == pytest.approx(1500, rel=0.01)
     assert (found.tasks[1].energy_j, found.tasks[1].reason, found.tasks[1].score) == (None, "a lease was lost", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("cut", "said", "status"),
+    [
+        (lambda _: False, "", "pass"),
+        # Right all the same; no other score could have come of it.
+        (lambda at: at == 1, "6 of 120 answers were cut at their limit of tokens", "pass"),
+        # The quarter that is wrong: 0.75, or up to 1.
+        (
+            lambda at: at % 4 == 0,
+            "30 of 120 answers were cut at their limit of tokens: the score is a lower bound, at most 1.000",
+            "warn",
+        ),
+    ],
+)
+def test_answers_cut_at_their_limit_are_counted_and_many_make_the_score_a_lower_bound(
+    machine: KnowingMachine, called: Called, cut: Callable[[int], bool], said: str, status: str
+) -> None:
+    """In the row, the table, the page and the audit; two tasks of 20 items in three restarts."""
+    machine.cut = cut
+    experiments = [experiment(name, **ASKED | {"repeats": {"restarts": 3}}) for name in "ab"]
+    stored = machine.run(study(experiments[0])).results[0]
+    overall = known(known(stored.result.quality).overall)
+    assert stored.row.answers_cut == overall.cut == int((said or "0").split()[0])
+    [check] = [check for check in known(stored.result.audit).checks if check.name == "questions"]
+    assert (check.status, "raise quality.max_output_tokens" in (check.remedy or "")) == (status, status == "warn")
+    whole = called("show", stored.folder).stdout
+    assert (said in whole, "were cut" in whole) == (True, bool(said))
+    machine.run(study(experiments[1]))
+    both = called("show", machine.results).stdout
+    assert ("answers cut" in both, both.count(f": {said}") >= 2 if said else "were cut" in both) == (bool(said),) * 2
+    compared = called("compare", stored.folder, stored.folder).stdout
+    assert (f"; A: {said}" in compared and f"; B: {said}" in compared, "were cut" in compared) == (bool(said),) * 2
+    assert called("report", stored.folder, "-o", machine.results / "page.html").returncode == 0
+    page = (machine.results / "page.html").read_text("utf-8")
+    assert (f'<span class="profile">{said}' in page) == bool(said)
+
+
+def test_a_result_of_before_cut_answers_were_counted_says_nothing_of_them(machine: KnowingMachine) -> None:
+    """Not counted is not none."""
+    found = known(machine.run(study(experiment("a", **ASKED))).results[0].result.quality)
+    told = known(found.overall).model_dump(mode="json")
+    before = type(known(found.overall)).model_validate({k: v for k, v in told.items() if k not in NEW})
+    assert (before.cut, before.is_bound, before.cut_text) == (None, False, "")
 
 
 @pytest.mark.parametrize(("every", "code"), [(4, 0), (2, 9)])

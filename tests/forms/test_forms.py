@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import jsonschema
 import pytest
 from make.kept import SERVED, kept, kept_document
+from seams.console import Form
+from seams.forms import FORMS
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -285,5 +288,10 @@ def test_a_form_is_of_one_result_of_its_kind(called: Called, tmp_path: Path) -> 
     assert "4 results, and `form` takes one" in several.stderr
     assert "a command has none" in called("form", "llm-d", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x").stderr
     assert "no experiment of" in called("form", "boamps", f"{TRAINED}:x", "-o", "x").stderr
-    assert "xml: no form" in unknown.stderr
+    assert "FORM xml is not one of boamps" in unknown.stderr
+    # A wrong form is told before what results there are; results are named as the command takes them.
+    assert called("form", "xml", TRAINED, "-o", tmp_path / "x").stderr == unknown.stderr
+    [place] = re.findall(r"name one of '(.+?)'", several.stderr)
+    assert called("form", "boamps", place, "-o", tmp_path / "y").returncode == 0
+    assert get_args(Form) == tuple(FORMS)
     assert not (tmp_path / "x").exists()

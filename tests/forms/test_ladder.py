@@ -120,6 +120,8 @@ def test_intervals_of_products_hold() -> None:
         (("--price", "-1"), "--price -1: write a number above 0"),
         (("--host", "1.2±1.3"), "--host 1.2±1.3: write a number above 0"),
         (("--carbon", "nan5"), "--carbon nan5: write a number above 0"),
+        (("--price", "30ct/kWh"), "--price 30ct/kWh: write a number above 0, as in 0.12 or 0.12 EUR/kWh"),
+        (("--carbon", "0.4kg"), "--carbon 0.4kg: write a number above 0, as in 230 or 230±20, in g CO₂e/kWh"),
         (("--price", "0.12/h"), "--price 0.12/h: write a number above 0"),
         (("--pue", "0.109"), "--pue 0.109: the whole takes no less than its part"),
         (("--host", "1.2±0.3"), "--host 1.2±0.3: the whole takes no less than its part"),

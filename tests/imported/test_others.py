@@ -285,6 +285,40 @@ def test_a_file_that_cannot_be_read_is_one_clear_error(
         read_rows(write(tmp_path / name, content))
 
 
+def test_mean_lengths_keep_their_digits_and_count_as_equal_to_two(tmp_path: Path) -> None:
+    """5,987 tokens are not 6,000, and a repeat whose mean is 6,012 is one; another that is 6,900 is none."""
+    totals = (1_197_468, 1_202_400, 1_380_000)
+    rows = read_rows(write(tmp_path / "bench.json", [VLLM | {"total_input_tokens": total} for total in totals]))
+    assert [each.mean_lengths["mean prompt"] for each in rows] == [5987.34, 6012.0, 6900.0]
+    assert rows[0].other_settings == {"request_rate": "inf"}
+    told = [
+        each.model_copy(update={"gpu": "H200", "gpu_count": 1.0, "energy_j": 1e5 + at}) for at, each in enumerate(rows)
+    ]
+    assert [status[1][:15] for at in range(3) if (status := found(told[at:] + told[:at], "repeats"))] == [
+        "2 rows of equal",
+        "2 rows of equal",
+        "one row of thes",
+    ]
+
+
+def test_the_verdicts_column_tells_what_failed_warned_and_was_not_decided(called: Called, tmp_path: Path) -> None:
+    """A check's name alone would read as passed; the lines below count the same."""
+    good: dict[str, Any] = dict(*ML_ENERGY["configurations"])
+    hot = good | {"num_gpus": 1, "max_num_seqs": 4}
+    slow = good | {"max_num_seqs": 16, "output_throughput_tokens_per_sec": 12_345.6, "energy_per_token_joules": 0.065}
+    slow |= {"energy_per_request_joules": 32.5}
+    slower = good | {"max_num_seqs": 32, "output_throughput_tokens_per_sec": 900.0, "avg_power_watts": 720.0}
+    rows = [hot, good, slow, slower]
+    lines = called("audit", write(tmp_path / "chat.json", {"task": "chat", "configurations": rows})).stdout.splitlines()
+    undecided = "not decided: repeats, measured window, settings told"
+    assert f"failed: power limit, 800 W for each GPU (limit: 700 W + 5%); {undecided}" in lines[1]
+    assert re.search(rf"  {undecided}$", lines[2])
+    assert "12,346" in lines[3]
+    assert "warned: speed at more in flight, 900 tokens/s, -92.7% against 16 in flight (limit: at most 4.1%" in lines[4]
+    assert "failed or warned: power limit (1), speed at more in flight (1)" in lines[5]
+    assert lines[7].endswith("; not decided: settings told (4)")
+
+
 def test_the_command_prints_a_table_or_json(called: Called, tmp_path: Path) -> None:
     """Each says that the rows are others'."""
     file = write(tmp_path / "chat.json", ML_ENERGY)

@@ -6,20 +6,26 @@ import json
 from dataclasses import replace
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from make.outcomes import known
 from make.rows import split_document, split_result
 from refused import raises
 from seams.analysis import Figure, Interval
-from seams.reports import Setting, SplitPoint, optimum
+from seams.reports import PRIMARY, Optimum, Setting, SplitPoint, optimum
 
 from wattdock.analysis import ExperimentResult
+from wattdock.clock import NS_PER_S
 from wattdock.console.views import show
 from wattdock.errors import ConfigError
-from wattdock.reports import Scaling, scale
+from wattdock.reports import Scaling, compare, scale
 from wattdock.reports.cells import DISTURBED
 from wattdock.store import StoredResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # 5 % of the work is serial, and restarts differ by 1 %.
 SERIAL = 0.05
@@ -37,6 +43,15 @@ def tensor(gpus: int, *, power_w: float = 650.0, **options: Any) -> ExperimentRe
     """Return a result of tensor parallelism; every GPU draws the same."""
     split = {"tensor_parallel_size": gpus} if gpus > 1 else {}
     return split_result(split, speeds(gpus), [power_w * gpus] * 3, **options)
+
+
+def of_study(name: str, result: ExperimentResult, late_s: float = 0) -> ExperimentResult:
+    """Return a result as a study of this name measured it, in turns with others unless it was late."""
+    made = result.model_dump(mode="json", by_alias=True)
+    for span in made["spans"]:
+        span |= {end: span[end] + round(late_s * NS_PER_S) for end in ("start_ns", "end_ns")}
+    own = {"study": {"study_id": name, "attempt": 1}, "experiment_id": str(result.config.name)}
+    return ExperimentResult.model_validate(made | own)
 
 
 def scaled(results: dict[str, ExperimentResult]) -> Scaling:
@@ -138,8 +153,9 @@ def test_another_power_limit_engine_variable_or_prompts_file_is_another_setting(
 
 
 def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None:
-    """A hundredth more with a spread of a hundredth is no difference; a tenth is."""
-    near = {"one": tensor(1), "two": split_result({"pipeline_parallel_size": 2}, speeds(1), [656.0] * 3)}
+    """A hundredth more is no difference where restarts' ratios spread by seven; a fifth in each restart is."""
+    watts = [700.0, 656.0, 612.0]
+    near = {"one": tensor(1), "two": split_result({"pipeline_parallel_size": 2}, speeds(1), watts)}
     far = near | {"two": split_result({"pipeline_parallel_size": 2}, speeds(1), [800.0] * 3)}
     for results, differs in ((near, False), (far, True)):
         found, _ = only(results)
@@ -151,7 +167,7 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
 
 def test_a_ratio_is_as_uncertain_as_both_figures_together() -> None:
     """Budgets of ± 3 and ± 4 % make ± 5 % of a ratio, in which 4 % more is no difference, and 6 % more is one."""
-    setting, _ = only({"one": tensor(1), "two": tensor(2)})
+    setting, _ = only({"one": of_study("a", tensor(1)), "two": of_study("b", tensor(2))})
     for more, differs in ((1.04, False), (1.06, True)):
         figures = (Figure(1.0, Interval.around(1.0, 0.03)), Figure(more, Interval.around(more, 0.04)))
         best = optimum([replace(point, j_per_token=of) for point, of in zip(setting.points, figures, strict=True)])
@@ -159,6 +175,85 @@ def test_a_ratio_is_as_uncertain_as_both_figures_together() -> None:
         assert best.ratio is not None
         assert best.ratio.interval == pytest.approx((more * exp(-0.05), more * exp(0.05)))
         assert best.differs is differs
+
+
+def at_cost(split: dict[str, int], joules: Sequence[float]) -> ExperimentResult:
+    """Return a result of 10,000 tokens/s whose restarts took so many millijoules a token."""
+    return split_result(split, [10_000.0] * len(joules), [10 * cost for cost in joules])
+
+
+PP, DP = {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}
+# A room that warms by a tenth within a study, and splits that differ by 3 %, each restart by 0.3 % more or less.
+ROOM = (60.0, 62.0, 64.0, 66.0)
+LESS = [room * off for room, off in zip(ROOM, (1.0, 1.003, 0.999, 1.001), strict=True)]
+MORE = [room * off for room, off in zip(ROOM, (1.031, 1.029, 1.033, 1.027), strict=True)]
+
+
+def cheapest(results: dict[str, ExperimentResult]) -> Optimum:
+    [setting] = scaled(results).settings
+    assert setting.fewest_joules
+    return setting.fewest_joules
+
+
+def test_splits_measured_in_turns_are_told_apart_in_pairs_where_their_room_hides_the_difference() -> None:
+    """As `compare` tells them apart, by the same numbers; their own intervals do not part."""
+    results = {"dp": of_study("s", at_cost(DP, LESS)), "pp": of_study("s", at_cost(PP, MORE))}
+    best = cheapest(results)
+    assert (best.point.split, best.differs, best.method) == ("DP=2", True, "paired t-test, 4 restarts")
+    less, more = (StoredResult(Path(name), results[name]) for name in ("dp", "pp"))
+    [pair] = compare([less], [more]).pairs
+    test = pair.tests[PRIMARY]
+    ratio, difference = known(best.ratio), known(test.difference)
+    assert ratio.value == 1 + difference.relative == pytest.approx(1.0292, abs=1e-4)
+    assert [end - 1 for end in known(ratio.interval)] == pytest.approx(difference.interval)
+    assert "1.0292 [1.0229, 1.0356] times as much: they differ (paired t-test, 4 restarts)" in str(best)
+    figures = [best.point.j_per_token, best.next_best and best.next_best.j_per_token]
+    ends = [figure.interval for figure in figures if figure and figure.interval]
+    assert ends[0].high > ends[1].low
+
+
+@pytest.mark.parametrize(
+    ("others", "split"),
+    [
+        # Two studies, of which each had a room of its own.
+        ({"pp": of_study("t", at_cost(PP, MORE))}, "PP=2"),
+        # One more restart, after the room of all others.
+        ({"pp": of_study("s", at_cost(PP, [*MORE, 70.0]))}, "PP=2"),
+        # Tried again behind all restarts of the other.
+        ({"pp": of_study("s", at_cost(PP, MORE), late_s=1e6)}, "PP=2"),
+        # Two results of one split in the study: no restart has a place among those of the other.
+        ({name: of_study("s", at_cost(PP, MORE[at : at + 2])) for at, name in ((0, "pp"), (2, "qq"))}, "PP=2"),
+        # A curve's first point was measured in the same study, the cheapest was not.
+        ({"pp": of_study("t", at_cost(PP, MORE)), "tp": of_study("s", at_cost({"tp_size": 2}, [90.0] * 4))}, "PP=2"),
+    ],
+)
+def test_splits_that_were_not_measured_in_turns_make_no_pairs(others: dict[str, ExperimentResult], split: str) -> None:
+    """Their intervals are taken as independent, and 3 % are no difference."""
+    best = cheapest({"dp": of_study("s", at_cost(DP, LESS))} | others)
+    assert (best.next_best and best.next_best.split, best.method) == (split, "independent intervals")
+    assert best.differs is False
+    assert str(best).endswith("they do not differ (independent intervals)")
+
+
+def test_splits_in_two_sessions_each_are_compared_by_session() -> None:
+    """As `compare` does: rooms are the units, not the restarts in them."""
+    made = {f"dp {day}": of_study(day, at_cost(DP, [60.0 + 0.01 * at] * 3)) for at, day in enumerate("ab")}
+    made |= {f"pp {day}": of_study(day, at_cost(PP, [66.0 + 0.01 * at] * 3)) for at, day in enumerate("cd")}
+    best = cheapest(made)
+    assert (best.method, best.differs) == ("Welch's t-test, 2 and 2 sessions", True)
+
+
+def test_splits_in_turns_that_cost_the_same_are_seldom_told_apart() -> None:
+    """In about 5 of 100 worlds, however far the room moves."""
+    draw, differ, worlds = np.random.default_rng(76), 0, 300
+    for _ in range(worlds):
+        room = 60 * np.exp(np.cumsum(draw.normal(0, 0.05, 4)))
+        made = {
+            name: at_cost(split, (room * np.exp(draw.normal(0, 0.01, 4))).tolist())
+            for name, split in (("dp", DP), ("pp", PP))
+        }
+        differ += bool(cheapest({name: of_study("s", result) for name, result in made.items()}).differs)
+    assert 0.02 <= differ / worlds <= 0.08
 
 
 def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytest.CaptureFixture[str]) -> None:

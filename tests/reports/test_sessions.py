@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from seams.console import comparison_view
 from seams.reports import PRIMARY, Regression, is_equivalent, outcome, sessions_among
 from seams.reports import declared_difference as declared
 
+from wattdock.clock import NS_PER_S
 from wattdock.reports import compare
 
 if TYPE_CHECKING:
@@ -118,6 +120,49 @@ def test_arms_of_one_study_are_compared_in_pairs_and_the_test_is_named() -> None
     assert difference(first.result.restarts(PRIMARY), second.result.restarts(PRIMARY)).p_value > 0.05
     shown = [part for part in comparison_view(compare([first], [second])) if not isinstance(part, str)]
     assert any("paired t-test, 4 restarts" in str(vars(part)) for part in shown)
+
+
+def at(stored: StoredResult, begins_s: Sequence[int], clock: str = "boot") -> StoredResult:
+    """Return a result whose restarts begin at these seconds, each with two passes of a second."""
+    spans = [
+        {
+            "name": "pass",
+            "restart": number,
+            "pass": each,
+            "start_ns": start_ns,
+            "end_ns": start_ns + NS_PER_S,
+            "clock": 0,
+        }
+        for number, begin_s in enumerate(begins_s)
+        for each, start_ns in enumerate((begin_s * NS_PER_S, (begin_s + 1) * NS_PER_S))
+    ]
+    made = stored.result.model_dump(mode="json", by_alias=True) | {"spans": spans}
+    made["environment"]["clock"]["identities"] = [clock]
+    return replace(stored, result=type(stored.result).model_validate(made))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "clock", "in_turns"),
+    [
+        ([0, 10, 20], [2, 8, 22], "boot", True),  # one runner serves both, in turns of their order
+        ([0, 10, 20], [0, 10, 20], "boot", True),  # side by side, on GPUs of their own
+        ([0, 10, 20], [30, 40, 50], "boot", False),  # the second was tried again, behind the first
+        ([30, 40, 50], [0, 10, 20], "boot", False),
+        ([0, 10, 20], [2, 12, 32], "boot", True),  # the last after a pause, and the study went on
+        ([0, 10, 20], [2, 24, 26], "boot", False),  # its second restart came behind the third of the other
+        ([0, 10, 20], [30, 40, 50], "another boot", True),  # nobody can tell
+    ],
+)
+def test_restarts_of_one_study_make_pairs_only_where_they_were_measured_in_turns(
+    first: list[int], second: list[int], clock: str, in_turns: bool
+) -> None:
+    """By when their passes began and ended; a room that warms would be taken for a difference."""
+    joules = [1.0, 1.1, 1.2]
+    a, b = at(arm("s", joules), first), at(arm("s", [1.01 * each for each in joules], "two"), second, clock)
+    test = only_test([a], [b])
+    assert (test.difference is not None) is in_turns
+    assert (test.reason or "") == ("" if in_turns else "no test: restarts were not measured in turns, as after a retry")
+    assert test.relative == pytest.approx(0.01)
 
 
 def test_a_restart_that_only_one_arm_has_makes_no_pair() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from make.rows import reason, row
 from seams.console import terminal_rows
+from seams.reports import page
 
+from wattdock.analysis import ExperimentResult
 from wattdock.console.views import show
 
 if TYPE_CHECKING:
@@ -61,6 +67,25 @@ def test_goodput_names_its_limits_and_that_all_joules_count() -> None:
     assert unknown["cost of goodput"].endswith(": none met")
 
 
+def test_a_command_without_joules_per_unit_says_why_and_what_the_run_took() -> None:
+    """By the reason of its windows, or since it counted nothing; on the page, too. Joules of the run are known."""
+    command = {"command": ["x"], "work": {"unit": "samples", "within": "epochs"}}
+    work = {"unit": "samples", "count": 0, "marked": []}
+    made: dict[str, Any] = {"config": {"backend": "measure", "measure": command}, "work": work, "budget": None}
+    made |= {"energy.mean_power_w": None, "energy.energy_per_output_token_j": None}
+    said = "no span 'epochs' was marked, but epoch"
+    none = {"window": "marked", "restart": 0, "pass": 0, "reason": said}
+    for window, why in ((none, said), (none | {"reason": None}, "the command counted no samples")):
+        stored = row("a", made | {"config.name": "a"})
+        document = stored.result.model_dump(mode="json", by_alias=True)
+        document["energy"]["windows"] |= {"headline": "marked", "passes": [window]}
+        stored = replace(stored, result=ExperimentResult.model_validate(document))
+        shown = terminal_rows(stored)
+        assert shown["J/sample"] == f"unknown: {why}"
+        assert re.match(r"[\d,.]+ J \[", shown["energy"])
+        assert f"No joules: {why}" in html.unescape(page([stored], title="x", written=datetime.now(UTC)))
+
+
 def test_what_all_joules_are_divided_by_is_named() -> None:
     """Joules per input token are not what an input token costs."""
     shown = terminal_rows(row("a", {"energy.energy_per_input_token_j": 6.0}))["all joules"]
@@ -72,10 +97,10 @@ def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
 ) -> None:
     """The commonest reason first, with how many results have it; what helps first is in words."""
     every, one = reason("GPUs", "none"), reason("warm-up", "quick")
-    show([row(f"{at}", {"audit.reasons": [one, every] if at == 2 else [every]}) for at in range(4)])
+    show([row(f"{at}", {"audit.reasons": [one, every] if at == 0 else [every]}) for at in range(4)])
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert said[-3:] == [
-        "publishable  0 of 4: GPUs, warm-up (1)",
+        "publishable  0 of 4; failed: GPUs, warm-up (1)",
         "GPUs: none",
         "all: wattdock show 20260101T000000-fake-0 --checks",
     ]
@@ -86,12 +111,13 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     energy = row("a").result.energy
     assert energy
     one = energy.passes[0].model_dump(mode="json", by_alias=True) | {"duration_s": 10.0}
+    unknown = reason("weights") | {"status": "unknown"}
     passes = [one | {"restart": at, "output_tokens": tokens} for at, tokens in enumerate((66, 435, 250))]
-    changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b")]}
+    changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b"), unknown]}
     changes["energy.passes"] = passes[:2]
     rows = terminal_rows(row("a", changes))
     assert rows["restarts"] == "6.6 and 43.5 output tokens/s; 2 are too few for an interval, 3 are the least, 1 board"
-    assert rows["publishable"] == "no: energy, b"
+    assert rows["publishable"] == "no; failed: energy, b; not decided: weights"
     interval = terminal_rows(row("a", {**changes, "energy.passes": passes}))["restarts"]
     assert interval.startswith("6.6 and 43.5 and 25 output tokens/s, 95 % [")
 

@@ -5,6 +5,7 @@ import re
 from rich.console import Console
 
 from wattdock.console import exits, main
+from wattdock.console.forms import Form
 from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
 from wattdock.console.progress import JsonLines, Plain, describe
@@ -20,6 +21,7 @@ __all__ = [
     "COMMANDS",
     "EXTRAS",
     "SUB_APPS",
+    "Form",
     "JsonLines",
     "Listing",
     "Plain",

@@ -8,12 +8,13 @@ from wattdock.reports.page import page
 from wattdock.reports.pairs import PRIMARY, Test, is_equivalent
 from wattdock.reports.paper import WIDTHS, latex, markdown
 from wattdock.reports.regression import Regression
-from wattdock.reports.scaling import Setting, SplitPoint, optimum
+from wattdock.reports.scaling import Optimum, Setting, SplitPoint, optimum
 from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, sessions_among
 
 __all__ = [
     "PRIMARY",
     "WIDTHS",
+    "Optimum",
     "Pool",
     "Regression",
     "Sessions",

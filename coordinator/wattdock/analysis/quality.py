@@ -47,6 +47,9 @@ class AnswerFigures(Stored):
         energy_j: Of the passes in which they were answered; null with the reason.
         energy_per_correct_j: The same ÷ the sum of the scores.
         interval: 95 % interval of joules per correct answer.
+        asked: Answers over all restarts; null, as the next two, in results that were made before it was counted.
+        cut: Of these, how many reached their limit of tokens.
+        score_if_right: The score if each of those were right.
     """
 
     name: str
@@ -60,6 +63,23 @@ class AnswerFigures(Stored):
     energy_per_correct_j: float | None = None
     interval: Interval | None = None
     reason: str | None = None
+    asked: int | None = None
+    cut: int | None = None
+    score_if_right: float | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether cut answers, if they were right, would raise the score by more than its standard error."""
+        most = self.score if self.score_if_right is None else self.score_if_right
+        return most - self.score > (self.score_error or 0.0)
+
+    @property
+    def cut_text(self) -> str:
+        """How many answers were cut, and what that makes of the score; empty without any."""
+        if not self.cut:
+            return ""
+        bound = f": the score is a lower bound, at most {self.score_if_right:.3f} with room for all" * self.is_bound
+        return f"{self.cut:,} of {self.asked:,} answers were cut at their limit of tokens{bound}"
 
 
 class TaskFigures(AnswerFigures):
@@ -122,8 +142,8 @@ class _Items:
     """Items in all restarts.
 
     Attributes:
-        table: Each item's score, joules, output tokens and tokens of thought, NaN where unknown; shape (restarts,
-            items, 4).
+        table: Each item's score, joules, output tokens, tokens of thought, NaN where unknown, and whether an answer of
+            it was cut; shape (restarts, items, 5).
         timing: Relative standard uncertainty of the meter's joules.
     """
 
@@ -145,7 +165,7 @@ class _Items:
     def figures(self, name: str) -> dict[str, Any]:
         """Return the fields of `AnswerFigures`."""
         restarts, items, _ = self.table.shape
-        correct, total_j, tokens, thoughts = self.table.sum(axis=(0, 1)).tolist()
+        correct, total_j, tokens, thoughts, cut = self.table.sum(axis=(0, 1)).tolist()
         score, known, interval, more = correct / self.scores.size, not isnan(total_j), None, _with_two(self.scores)
         reason = self.reason if not known else None if correct else "no answer is right"
         if not reason and restarts < LEAST_RESTARTS:
@@ -165,6 +185,9 @@ class _Items:
             "energy_per_correct_j": total_j / correct if known and correct else None,
             "interval": interval,
             "reason": reason,
+            "asked": self.scores.size,
+            "cut": int(cut),
+            "score_if_right": float(np.maximum(self.scores, self.table[:, :, 4]).mean()),
         }
 
 
@@ -297,7 +320,9 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
             energy_j = sum(rate * _share(request) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
-            row.append((score.score, energy_j, tokens, thoughts))
+            # Probabilities of given texts have no limit, and so no reason why they ended.
+            cut = any(request.finish_reason == "length" for _, request in requests)
+            row.append((score.score, energy_j, tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
     total_j, timing_j = known_sum(part.total_j for part in joules), known_sum(part.timing_j for part in joules)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 from wattdock.text import pluralize
@@ -11,6 +13,8 @@ FAULTS = ("thermal", "board_limit", "reliability")
 MAX_FAULT_SHARE = 0.001
 # Largest difference of sampled power and counter; eight GPU-passes of 20 s with bursts agreed within 0.9 % on H200s.
 MAX_POWER_DISAGREEMENT = 0.03
+# Shortest pass, in seconds, of which power can be held against the counter: 5 s, and a second at each end.
+SHORT_S = 7.0
 # Largest share of a published peak; pulses of copies reach 0.89 of an H200's bandwidth, kept runs 0.62.
 MAX_PEAK_SHARE = 0.9
 LOST = ("counter_reset", "gpu_lost", "counter_frozen", "broke_off")
@@ -78,7 +82,9 @@ def readings_agree(inputs: AuditInput) -> Outcome | None:
         differs = f"{crossed.source} differs by {off_j:.1f} J where counter steps allow {bound_j:.1f} J"
         figures += [text for text in (differs if differ or not reason else None, reason) if text]
         failed = failed or differ
-    return Outcome(verdict(failed=failed, known=known), "; ".join(figures))
+    short = min((run_pass.duration_s for run_pass in inputs.energy.passes), default=inf) < SHORT_S
+    remedy = "make passes longer: workload.min_duration_s" if short and not ratios else None
+    return Outcome(verdict(failed=failed, known=known), "; ".join(figures), remedy=remedy)
 
 
 @CHECKS.check(

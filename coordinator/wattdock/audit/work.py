@@ -104,7 +104,9 @@ def same_work(inputs: AuditInput) -> Outcome | None:
         "anew: some work may be counted twice": work.repeated_ranks,
     }
     figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}{work.counted_by}"
+    # Such as that no span was marked by the name that the joules are to be of.
     found = [text for text, is_so in wrong.items() if is_so]
+    found += dict.fromkeys(window.reason for window in windows.of_headline() if window.reason and not window.duration_s)
     failed = len({*counts}) > 1 or not all(counts) or bool(found)
     return Outcome(verdict(failed=failed), "; ".join([figure, *found]))
 
@@ -158,19 +160,23 @@ def cached_prompts(inputs: AuditInput) -> Outcome | None:
 
 @CHECKS.check(
     "questions",
-    threshold="the same items, task version and prompts in every restart",
+    threshold="the same items, task version and prompts in every restart; cut answers could not raise a score by more "
+    "than its standard error",
     source="each task's version, items and the digest of its prompts as template and tokenizer made ids of them",
     remedy="keep quality.folder, the harness and the template as they are, and measure anew",
 )
 def same_questions(inputs: AuditInput) -> Outcome | None:
-    """Whether every restart was asked the same; scores are no part of the verdict on joules."""
+    """Whether every restart was asked the same, and had room to answer; scores are no part of the verdict on joules."""
     if (found := inputs.result.quality) is None:
         return None
     if found.failures:
         return Outcome("warn", "; ".join(found.failures))
     prompts = {task.name: (task.rendered_sha256 or "")[:12] or "encoded by the engine" for task in found.tasks}
     told = [f"{task.name} {task.version}, {task.items} items, prompts {prompts[task.name]}" for task in found.tasks]
-    return Outcome(verdict(failed=False, known=bool(told)), "; ".join(told) or "no task has a score")
+    figure = "; ".join(told) or "no task has a score"
+    if bounds := [f"{task.name}: {task.cut_text}" for task in found.tasks if task.is_bound]:
+        return Outcome("warn", "; ".join([*bounds, figure]), remedy="raise quality.max_output_tokens")
+    return Outcome(verdict(failed=False, known=bool(told)), figure)
 
 
 @CHECKS.check(

@@ -10,7 +10,7 @@ import typer
 from wattdock.console.exits import exit_if_failed, fail, interruptible
 from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, logger_to, named, typed_again
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
-from wattdock.files import STUDIES
+from wattdock.files import STUDIES, real_path
 from wattdock.output import one_line, say
 from wattdock.text import pluralize, without_timestamp
 
@@ -42,7 +42,7 @@ def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     from wattdock.study.tasks import require_tasks
 
     process_choices(study)
-    path = output_dir.resolve() / STUDIES / f"TIME-{study.name}-N"
+    path = real_path(output_dir) / STUDIES / f"TIME-{study.name}-N"
     tasks = require_tasks(study, path)
     jobs, lines = jobs_of(study, tasks, path=path), []
     for job in jobs:
@@ -192,7 +192,7 @@ def task(
 
     progress = progress_for(quiet=quiet)
     with interruptible(lambda: "what was measured is stored"):
-        results = run_task(folder.resolve(), number, retry_failed=retry_failed, emit=progress)
+        results = run_task(real_path(folder), number, retry_failed=retry_failed, emit=progress)
     exit_if_failed(stored.result for stored in results)
 
 

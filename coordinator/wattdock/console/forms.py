@@ -1,8 +1,9 @@
 """`wattdock cost` and `form`."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -11,6 +12,7 @@ from wattdock.console.results import analysed_again
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import say
+from wattdock.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,7 @@ class FactorFlags:
         return of
 
 
-FORM_HELP = "boamps, llm-d, ml-energy, ai-energy-score, model-card or annex-xi."
+Form = Literal["boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi"]
 
 
 @with_flags
@@ -78,7 +80,7 @@ def cost(
 
 @with_flags
 def form(
-    kind: Annotated[str, typer.Argument(metavar="FORM", help=FORM_HELP)],
+    kind: Annotated[Form, typer.Argument(metavar="FORM", help=f"{listed(get_args(Form))}.")],
     named: Named,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; an existing file is replaced.")],
     flags: FactorFlags,
@@ -93,7 +95,7 @@ def form(
         if len(rows) != 1:
             raise ConfigError(
                 f"{', '.join(named)}: {len(rows)} results, and `form` takes one",
-                "name it, as in STUDY:EXPERIMENT or BUNDLE.tar:EXPERIMENT",
+                f"name one of {listed([shlex.quote(row.place) for row in rows])}",
             )
         row = analysed_again(rows[0]) if again else rows[0]
         write_output(output, form_text(kind, row.result, laddered(row)).encode(), "-o")

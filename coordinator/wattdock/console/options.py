@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattdock.errors import ConfigError
-from wattdock.files import expanded
+from wattdock.files import expanded, real_path
 from wattdock.output import say
 from wattdock_proto.asking import URL_VARIABLE
 
@@ -226,8 +226,8 @@ def open_results(
         results = find_results(names, output_dir, unpack, lambda line: say(line, err=True))
         # BUNDLE.tar:EXPERIMENT reads the bundle.
         read = [*map(Path, names), *(Path(re.sub(r"(?<=\.tar):.*", "", name)) for name in names), *(files or ())]
-        places = {result.folder.resolve() for result in results}
-        if output and (output.resolve().parent in places or output.resolve() in {path.resolve() for path in read}):
+        places = {real_path(result.folder) for result in results}
+        if output and (real_path(output).parent in places or real_path(output) in set(map(real_path, read))):
             raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
         yield results
 

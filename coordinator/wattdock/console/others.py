@@ -8,6 +8,7 @@ import typer
 
 from wattdock.console.options import RESULTS, Json, OutputDir, open_results
 from wattdock.errors import ConfigError
+from wattdock.files import real_path
 
 if TYPE_CHECKING:
     from wattdock.imported import Imported
@@ -22,7 +23,7 @@ def rows_of_others(files: Sequence[Path] | None) -> "list[Imported]":
     """Return the rows of files in which others published results; of no files, none."""
     from wattdock.imported import read_rows
 
-    once = {file.resolve(): file for file in files or ()}
+    once = {real_path(file): file for file in files or ()}
     return [row for file in once.values() for row in read_rows(file)]
 
 

@@ -149,7 +149,7 @@ def analysed_again(stored: "StoredResult") -> "StoredResult":
     try:
         result = audited(was.config, stored.restarts())
     except ValueError as error:
-        raise StoreError(f"{stored.folder} cannot be analysed again: {error}", "see it without --again") from error
+        raise StoreError(f"{stored.place} cannot be analysed again: {error}", "see it without --again") from error
     return replace(stored, result=result.model_copy(update={"study": was.study}))
 
 

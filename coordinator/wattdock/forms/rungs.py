@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 J_PER_KWH = 3.6e6
 # Figures of a ladder are for so many units of work.
 UNITS = 1_000_000
+# How factors are written that are no ratio.
+EXAMPLES = {
+    "--price": "0.12 or 0.12 EUR/kWh",
+    "--carbon": "230 or 230±20, in g CO₂e/kWh",
+    "--embodied": "30 or 30±5, in g CO₂e per GPU and hour",
+}
 FACTOR = re.compile(
     r"(?P<value>\d+(\.\d+)?)(\s*(±|\+-)\s*(?P<half>\d+(\.\d+)?))?(\s*(?P<currency>[A-Za-z]{3}|[€$£¥]))?"
 )
@@ -59,7 +65,9 @@ class Factor:
         value, half = (float(found[name] or 0) for name in ("value", "half")) if found else (0.0, 0.0)
         currency = (found and found["currency"]) or ""
         if not half < value or (currency and option != "--price"):
-            raise ConfigError(f"{option} {text}: write a number above 0, as in 1.2 or 1.2±0.1")
+            raise ConfigError(
+                f"{option} {text}: write a number above 0, as in {EXAMPLES.get(option, '1.2 or 1.2±0.1')}"
+            )
         if option in ("--host", "--pue") and value - half < 1:
             remedy = "write a number from 1 on, with its interval"
             raise ConfigError(f"{option} {text}: the whole takes no less than its part", remedy)

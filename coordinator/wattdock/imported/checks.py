@@ -113,7 +113,9 @@ def audit_rows(rows: Sequence[Imported]) -> list[AuditedRow]:
 def _settings(row: Imported) -> tuple[object, ...]:
     """Return everything but the number in flight that tells a row's settings from others'."""
     named = [getattr(row, name) for name in ("origin", "workload", *SETTINGS) if name != "in_flight"]
-    return (*named, tuple(sorted(row.other_settings.items())))
+    # Means over the requests of two runs of equal settings differ in their third digit.
+    lengths = {name: f"{length:.2g}" for name, length in row.mean_lengths.items()}
+    return (*named, *sorted(row.other_settings.items()), *sorted(lengths.items()))
 
 
 @CHECKS.check("speed at more in flight", question="wrong", threshold=f"at most {MOST_APART:.1%} slower than at fewer")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 100_000_000
+# What a person may want who names own results.
+OWN = "`wattdock show NAME --checks` has the audit of an own result"
 # Figures from here on, and as small ones, are mistakes, and products of a few of them no numbers.
 MOST = 1e30
 
@@ -34,6 +36,7 @@ class Imported(Stored):
         in_flight: The most requests at once, as set; `mean_in_flight` as counted.
         active_parameters: Weights that an output token is multiplied by.
         other_settings: Further settings that tell the origin's rows apart, by the origin's names.
+        mean_lengths: Mean tokens of prompts and outputs, as far as the origin's rows differ in them.
         power_w, energy_j: Over all GPUs; `window_s` is how long they were measured.
         sensor_s: How far apart the origin's readings of energy are.
     """
@@ -53,6 +56,7 @@ class Imported(Stored):
     mean_in_flight: Positive | None = None
     active_parameters: Positive | None = None
     other_settings: dict[str, Said] = Field(default_factory=dict)
+    mean_lengths: dict[str, float] = Field(default_factory=dict)
     output_tokens_per_s: Positive | None = None
     output_tokens: Positive | None = None
     output_tokens_per_request: Positive | None = None
@@ -147,7 +151,7 @@ def read_rows(path: Path) -> list[Imported]:
                 if lacking := _lacking(origin, row):
                     raise ConfigError(f"{link}: no {lacking[0]}, which rows of {name} have", "leave the row out")
             return [_row(name, row, document, link) for row, link in zip(found, links, strict=True)]
-    raise ConfigError(f"{path}: its keys are those of no known form", f"give a file of {', '.join(origins())}")
+    raise ConfigError(f"{path}: its keys are those of no known form", f"give a file of {', '.join(origins())}; {OWN}")
 
 
 def _parsed(path: Path) -> Any:
@@ -160,7 +164,7 @@ def _parsed(path: Path) -> Any:
             return list(csv.DictReader(text.splitlines()))
         return parse_yaml(text, str(path))[0]
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}", "name a JSON, CSV or YAML file") from error
+        raise ConfigError(f"{path}: {error.strerror or error}", f"name a JSON, CSV or YAML file; {OWN}") from error
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())[:200]}", "give JSON, CSV or YAML in UTF-8") from error
 
@@ -216,11 +220,10 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
             found[field] = value if field in NUMBERS else _text(value)
     # Codecarbon counts GPUs in their name, too.
     found["gpu"] = re.sub(r"^\d+ x ", "", found["gpu"]) if found.get("gpu") else None
-    lengths = {name: mean.of(row, link) for name, mean in origin.lengths.items()}
+    lengths = {name: length for name, mean in origin.lengths.items() if (length := mean.of(row, link))}
     settings = {path: _text(_at(row, path, document)) for path in origin.other_settings}
-    settings |= {name: f"{float(f'{length:.2g}'):,.0f}" for name, length in lengths.items() if length}
     told = {path: text for path, text in settings.items() if text is not None}
-    return Imported(**found, origin=name, sensor_s=origin.sensor_s, other_settings=told)
+    return Imported(**found, origin=name, sensor_s=origin.sensor_s, other_settings=told, mean_lengths=lengths)
 
 
 def _number(value: Any, where: str) -> float | None:

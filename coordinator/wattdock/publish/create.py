@@ -130,9 +130,10 @@ def create_bundle(
         with whole_file(out) as file:
             pack(gathered.files | {SUMS: sums}, file, top=name)
     except OSError as error:
-        raise StoreError(
-            f"{error.filename or out}: {error.strerror or error}", "see its owner and free space"
-        ) from error
+        # The new file has a name of its own until it is whole.
+        is_new = out and Path(error.filename or "").name.startswith(f".{out.name}.")
+        place = out if is_new else error.filename or out
+        raise StoreError(f"{place}: {error.strerror or error}", "see its owner and free space") from error
     return CreatedBundle(**vars(verify_bundle(out)), identifying_files=identifying)
 
 

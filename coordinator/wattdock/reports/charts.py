@@ -204,8 +204,8 @@ def timeline(points: Sequence[Point]) -> Chart:
         StoreError: The timeline cannot be read.
     """
     if len(points) != 1:
-        folders = listed([point.stored.folder.name for point in points])
-        raise ConfigError(f"a timeline shows one result, these are {len(points)}", f"name one of {folders}")
+        places = listed([point.stored.place for point in points])
+        raise ConfigError(f"a timeline shows one result, these are {len(points)}", f"name one of {places}")
     restarts = timelines(points[0].stored, points=20_000)
     if not restarts or not restarts[0].has_lines:
         raise ConfigError("nothing to draw: no timeline is stored with this result")
@@ -237,14 +237,19 @@ CHARTS: Mapping[str, Kind] = {
 }
 
 
+def require_kind(kind: str) -> None:
+    """Raise ConfigError unless `plot` knows this kind."""
+    if kind not in (kinds := [*CHARTS, "table"]):
+        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(kinds)}", cause=Cause.UNKNOWN_SETTING)
+
+
 def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported] = ()) -> Chart:
     """Return one kind of chart of results, and of rows that others published beside them.
 
     Raises:
         ConfigError: There is no such kind, these results have nothing to draw of it, or it shows no rows of others.
     """
-    if kind not in (kinds := [*CHARTS, "table"]):
-        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(kinds)}", cause=Cause.UNKNOWN_SETTING)
+    require_kind(kind)
     if beside and (kind != "pareto" or any(stored.row.unit for stored in results)):
         raise ConfigError(f"{kind}: others' rows tell joules and speed of output tokens only", "plot pareto of engines")
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))

@@ -11,7 +11,7 @@ from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.pairs import QUANTITIES, Pair, matched, tested
 from wattdock.reports.regression import Regression, judged
 from wattdock.reports.sessions import NO_TEST, ONE_SESSION, arms_of, sessions_among
-from wattdock.reports.wording import quantity_text, unit_of
+from wattdock.reports.wording import cut_text, quantity_text, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +106,9 @@ class Comparison:
                 found.fell, f"a fall by {margin} cannot be told, these items rule out one by {found.least_margin:.3f}"
             )
             + f"; {found.same_answers:.0%} of answers are the same"
+            + "".join(
+                f"; {side}: {text}" for side, row in zip("AB", pair.rows, strict=True) if (text := cut_text(row.result))
+            )
             for pair in self.pairs
             if (found := pair.quality)
         ]
@@ -159,7 +162,7 @@ def compare(
     tests = [tested(results, quantity, margin, session_of) for quantity in QUANTITIES]
     pairs = tuple(
         Pair(
-            *(name, str(a.folder), str(b.folder), dict(zip(QUANTITIES, of_pair, strict=True)), both),
+            *(name, a.place, b.place, dict(zip(QUANTITIES, of_pair, strict=True)), both),
             quality=scores.compared(b.result.quality, score_margin) if (scores := a.result.quality) else None,
         )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)

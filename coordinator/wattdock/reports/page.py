@@ -25,7 +25,7 @@ from wattdock.reports.chart_data import (
     points_of,
     timelines,
 )
-from wattdock.reports.wording import STATUSES, boundaries, power_profile_text
+from wattdock.reports.wording import STATUSES, boundaries, cut_text, no_joules_text, power_profile_text
 from wattdock.store import Row
 from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
@@ -130,7 +130,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         failed_count=sum(point.row.status == "failed" for point in points),
         questions=_questions(points),
         disturbed=disturbed_note(points),
-        power_profile_text=power_profile_text,
+        remarks=lambda result: [text for text in (power_profile_text(result), cut_text(result)) if text],
         missing=_missing(points),
         pools=pools(rows).values(),
         budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
@@ -246,7 +246,7 @@ def _missing(points: Sequence[Point]) -> dict[str, list[str]]:
     for point in points:
         if point.j_per_token is None:
             energy = point.result.energy
-            reason = energy.reason if energy and energy.passes else point.row.reason
+            reason = no_joules_text(point.result) if energy and energy.passes else point.row.reason
             reasons.setdefault(reason or "no pass was measured", []).append(point.label)
     return reasons
 

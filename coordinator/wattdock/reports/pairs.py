@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import conditions, statistics
-from wattdock.reports.sessions import ONE_SESSION, Outcome, by_session, declared_difference, outcome, pooled
+from wattdock.reports.sessions import (
+    NOT_IN_TURNS,
+    ONE_SESSION,
+    Outcome,
+    apart,
+    by_session,
+    declared_difference,
+    outcome,
+    pooled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -67,7 +76,7 @@ class Pair:
     """Two results of the same work, one from each side, and their tests.
 
     Attributes:
-        a, b: Folders of the results, the latest of each side.
+        a, b: Where the results are stored, the latest of each side.
         results: Of each side a result for each session, the latest first.
         quality: How the scores of the latest differ; None where they were not asked the same.
     """
@@ -148,9 +157,9 @@ def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf
     # The last restart of a side that did not finish may be incomplete, too.
     if why := "; ".join(f"{reason} in {name}" for reason, name in zip(reasons, "AB", strict=True) if reason != "ok"):
         return replace(test, reason=why)
-    found = outcome(*by_sessions)
+    found = outcome(by_sessions[0], by_sessions[1], apart(*arms, session_of))
     relative = found.difference.relative if found.difference else test.relative
-    declared = declared_difference(*sides) if margin and found.reason == ONE_SESSION else None
+    declared = declared_difference(*sides) if margin and found.reason in (ONE_SESSION, NOT_IN_TURNS) else None
     judged = found.difference or declared
     equivalent = is_equivalent(judged, margin) if judged and margin else None
     return replace(test, **vars(found), relative=relative, declared=declared, equivalent=equivalent)

@@ -88,7 +88,12 @@ def draw(
     points = points_of(rows)
     what, formats = ("tables", list(FORMS)) if kind == "table" else ("figures", FORMATS)
     if file.suffix not in formats:
-        raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", "name such a file with -o")
+        # Charts take a second to import.
+        from wattdock.reports.charts import require_kind
+
+        require_kind(kind)
+        remedy = "; `wattdock results export --csv` writes CSV" if file.suffix == ".csv" else ""
+        raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", f"name such a file with -o{remedy}")
     if kind == "table" and not beside:
         # A file of text is shown on a terminal as often as not.
         content = harmless(FORMS[file.suffix](points)).encode()

@@ -6,7 +6,7 @@ Results that differ only in how the model is split over GPUs share a `Setting`; 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby
 from math import hypot, log
@@ -17,13 +17,13 @@ from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
+from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
 from wattdock.values import known_max
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from wattdock.analysis import ExperimentResult
     from wattdock.records import EnvironmentSnapshot
@@ -44,14 +44,17 @@ SAME_CONDITIONS = (
     *("GPU", "GPU power limit, W", "energy boundary", "variables"),
 )
 SINGLE_GPU = "one GPU"
+# How splits are compared that were not measured in turns.
+INDEPENDENT = "independent intervals"
 # Fewest sizes to which a law of scaling is fitted: any fits two, and nearly any three.
 LEAST_SIZES = 4
 METHOD = (
     "Joules: of {covered}, over the GPUs used. Scaling of engines is strong, the same "
     "requests in flight at every size. Joules of one result: with the interval of its uncertainty "
     "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
-    "Ratios: of these figures; 95 % interval from those of both, taken as independent. Medians of latency: of one "
-    "result's requests, so not where several are pooled."
+    "Ratios: of splits that were measured in turns, by the paired t-test of `compare`, restart by restart; else of "
+    "these figures, with a 95 % interval from those of both, taken as independent. Medians of latency: of one result's "
+    "requests, so not where several are pooled."
 )
 
 
@@ -70,6 +73,7 @@ class SplitPoint:
             of its runs; None where it marks none.
         disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
         results: Names of the pooled results.
+        stored: These results.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
         efficiency: Speed-up ÷ how many times as many GPUs.
         energy_ratio: Joules per token ÷ those of the curve's first point.
@@ -88,6 +92,7 @@ class SplitPoint:
     communication: float | None
     disturbed: bool
     results: tuple[str, ...]
+    stored: tuple[StoredResult, ...] = field(default=(), repr=False)
     speed_up: statistics.Figure | None = None
     efficiency: statistics.Figure | None = None
     energy_ratio: statistics.Figure | None = None
@@ -101,6 +106,7 @@ class Optimum:
         j_per_token: Its joules per token, or per another unit.
         unit: That unit, in the plural.
         next_best, ratio: The next best, and its joules per token ÷ those of the best; None where there is no other.
+        method: How the ratio was compared with 1; empty where there is no other.
     """
 
     point: SplitPoint
@@ -108,6 +114,7 @@ class Optimum:
     unit: str
     next_best: SplitPoint | None = None
     ratio: statistics.Figure | None = None
+    method: str = ""
 
     @property
     def differs(self) -> bool | None:
@@ -119,9 +126,9 @@ class Optimum:
         text = f"{self.point.split}, {self.j_per_token:.4g} J/{singular(self.unit).removeprefix('output ')}"
         if self.next_best is None or self.ratio is None:
             return f"{text}; there is no other to compare it with"
-        verdict = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
-        ratio = figure_text(self.ratio, ".3f")
-        return f"{text}; next is {self.next_best.split}, {ratio} times as much: they {verdict[self.differs]}"
+        verdicts = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
+        verdict = f"they {verdicts[self.differs]}{f' ({self.method})' * (self.differs is not None)}"
+        return f"{text}; next is {self.next_best.split}, {figure_text(self.ratio, '.3f')} times as much: {verdict}"
 
 
 @dataclass(frozen=True)
@@ -190,11 +197,18 @@ class _Usable:
             from how long it ran.
     """
 
-    name: str
-    result: ExperimentResult
+    stored: StoredResult
     environment: EnvironmentSnapshot
     restarts: dict[str, statistics.Restarts]
     common: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        return self.stored.folder.name
+
+    @property
+    def result(self) -> ExperimentResult:
+        return self.stored.result
 
     @property
     def split(self) -> Split:
@@ -216,7 +230,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     Raises:
         ConfigError: No result can be compared, with the commonest reason.
     """
-    outcomes = [(row.folder.name, _usable_or_reason(row.folder, row.result)) for row in rows]
+    outcomes = [(row.folder.name, _usable_or_reason(row)) for row in rows]
     usable = sorted(
         (member for _, member in outcomes if isinstance(member, _Usable)),
         key=lambda member: (member.common, member.split_key, member.name),
@@ -248,8 +262,9 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     return replace(setting, points=tuple(relative))
 
 
-def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
+def _usable_or_reason(stored: StoredResult) -> _Usable | str:
     """Return a result that can be on a curve, or why it cannot."""
+    result = stored.result
     if result.status == "interrupted":
         return "interrupted; finish with `wattdock run … --resume`"
     if result.status != "ok":
@@ -275,7 +290,7 @@ def _usable_or_reason(folder: Path, result: ExperimentResult) -> _Usable | str:
         if name in (*SAME_CONDITIONS, *prompts)
         or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
     )
-    return _Usable(folder.name, result, environment, restarts, common)
+    return _Usable(stored, environment, restarts, common)
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
@@ -300,6 +315,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         communication=known_max(_communication(member.result) for member in same),
         disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
+        stored=tuple(member.stored for member in same),
     )
 
 
@@ -313,26 +329,50 @@ def _communication(result: ExperimentResult) -> float | None:
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
     """Return a point with its ratios to the curve's first point."""
-    over, under = point.j_per_token, first.j_per_token
+    speed_up, _ = _ratio(point, first, statistics.SPEED)
+    in_common = first.gpus / point.gpus
+    ends = speed_up.interval and statistics.Interval(*(end * in_common for end in speed_up.interval))
     return replace(
         point,
-        speed_up=_ratio(point.tokens_per_s, first.tokens_per_s),
-        efficiency=_ratio(point.tokens_per_s, first.tokens_per_s, share=first.gpus / point.gpus),
-        energy_ratio=_ratio(over, under) if over and under else None,
+        speed_up=speed_up,
+        efficiency=statistics.Figure(speed_up.value * in_common, ends),
+        energy_ratio=_ratio(point, first, statistics.ENERGY)[0] if point.j_per_token and first.j_per_token else None,
     )
 
 
-def _ratio(over: statistics.Figure, under: statistics.Figure, *, share: float = 1.0) -> statistics.Figure:
-    """Return the ratio of two figures × `share`; without an interval where either has none.
+def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statistics.Figure, str]:
+    """Return the ratio of two splits' figures, and how its interval was found; without one where there is none.
 
-    Source: JCGM 100:2008 (GUM), 5.1.2: relative uncertainties of independent factors add as squares. What splits of one
-    machine share, such as its room, counts twice: the interval is rather too wide.
+    Source: `sessions.outcome`; of splits that were not measured in turns JCGM 100:2008 (GUM), 5.1.2: relative
+    uncertainties of independent factors add as squares. What such splits share counts twice: too wide, if anything.
     """
-    value = over.value / under.value * share
-    if over is under or not (over.interval and under.interval):
-        return statistics.Figure(value)
-    half = hypot(log(over.interval.high / over.value), log(under.interval.high / under.value))
-    return statistics.Figure(value, statistics.Interval.around(value, half))
+    if over is under:
+        return statistics.Figure(1.0), ""
+    found = _tested(over, under, quantity)
+    if found.difference:
+        low, high = found.difference.interval
+        return statistics.Figure(1 + found.difference.relative, statistics.Interval(1 + low, 1 + high)), found.method
+    figures = [point.tokens_per_s if quantity == statistics.SPEED else point.j_per_token for point in (over, under)]
+    more, less = (figure for figure in figures if figure)
+    value = more.value / less.value
+    if not (more.interval and less.interval):
+        return statistics.Figure(value), INDEPENDENT
+    half = hypot(log(more.interval.high / more.value), log(less.interval.high / less.value))
+    return statistics.Figure(value, statistics.Interval.around(value, half)), INDEPENDENT
+
+
+def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
+    """Return the test of `compare`, where restarts make pairs, each with one of the other split, or share no session.
+
+    A pair needs a place in its session: several results of one split there have none, and where one split has more
+    restarts the pairs' ratio is not that of the figures shown.
+    """
+    session_of = sessions_among([*over.stored, *under.stored])
+    first, second = (by_session(point.stored, quantity, session_of) for point in (under, over))
+    counts = [{name: len(restarts) for name, restarts in sessions.items()} for sessions in (first, second)]
+    alone = len(under.stored) == len(first) and len(over.stored) == len(second)
+    in_turns = alone and counts[0] == counts[1] and not apart(under.stored, over.stored, session_of)
+    return outcome(first, second) if in_turns or not first.keys() & second.keys() else Outcome()
 
 
 def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimum | None:
@@ -341,5 +381,6 @@ def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimu
     costs.sort(key=lambda entry: entry[0].value)
     if len(costs) < 2:
         return Optimum(costs[0][1], costs[0][0].value, unit) if costs else None
-    (least, best), (more, other) = costs[:2]
-    return Optimum(best, least.value, unit, other, _ratio(more, least))
+    (least, best), (_, other) = costs[:2]
+    ratio, method = _ratio(other, best, statistics.ENERGY)
+    return Optimum(best, least.value, unit, other, ratio, method)

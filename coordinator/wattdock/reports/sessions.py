@@ -3,8 +3,8 @@
 Results of one study whose starts lie more than 12 h apart, such as after a retry or a resumption on another day, are of
 different sessions. A session begins with its earliest result; what starts within 12 h of that belongs to it.
 
-Two arms in one session were measured in turns, so that their restarts make pairs. Arms in different sessions differ by
-their sessions, too, which no number of restarts shows.
+Two arms in one session were measured in turns, so that their restarts make pairs, unless one was measured anew behind
+the other (a retry). Arms in different sessions differ by their sessions, too, which no number of restarts shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wattdock.analysis import statistics
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from wattdock.store import StoredResult
 
@@ -32,6 +32,7 @@ LEAST_SESSIONS = 2
 # Longest time between the starts of two results of one session: rooms change from day to night.
 SESSION_LENGTH = timedelta(hours=12)
 ONE_SESSION = "no test: one session on a side"
+NOT_IN_TURNS = "no test: restarts were not measured in turns, as after a retry"
 NO_TEST = (
     f"no test where a side has one session, a run of a study: sessions differ by {statistics.BETWEEN_SESSIONS:.1%} "
     "and more, which a test over restarts would take for a difference between A and B. Put both into one study: "
@@ -105,6 +106,39 @@ def by_session(results: Iterable[StoredResult], quantity: str, session_of: Sessi
     return sessions
 
 
+def apart(first: Iterable[StoredResult], second: Iterable[StoredResult], session_of: SessionOf) -> set[str]:
+    """Return the sessions that two arms share without having been measured in turns."""
+    theirs = [(session_of(b), b) for b in second]
+    return {name for a in first for name, b in theirs if name == session_of(a) and not _in_turns(a, b)}
+
+
+def _in_turns(a: StoredResult, b: StoredResult) -> bool:
+    """Whether no restart of either begins before the other's restart of the number before has ended.
+
+    Restarts on clocks that cannot be compared, as before and after a reboot, count as they stand in the study.
+    """
+    sides = _restart_times(a), _restart_times(b)
+    return all(
+        end_ns <= other[clock, number + 1][0]
+        for one, other in (sides, sides[::-1])
+        for (clock, number), (_, end_ns) in one.items()
+        if (clock, number + 1) in other
+    )
+
+
+def _restart_times(stored: StoredResult) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return when each restart's passes begin and end, by their clock's identity and the restart's number."""
+    environment, times = stored.result.environment, dict[tuple[str, int], tuple[int, int]]()
+    # Without its identity a clock is that of every other result of the study.
+    identities = dict(enumerate(environment.clock.identities)) if environment else {}
+    for span in stored.result.spans:
+        if span.pass_index is not None:
+            key = identities.get(span.clock, ""), span.restart
+            begin_ns, end_ns = times.get(key, (span.start_ns, span.end_ns))
+            times[key] = min(begin_ns, span.start_ns), max(end_ns, span.end_ns)
+    return times
+
+
 def pooled(sessions: Mapping[str, statistics.Restarts]) -> statistics.Restarts:
     """Return the restarts of all sessions."""
     return reduce(add, sessions.values(), statistics.Restarts())
@@ -115,10 +149,15 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
     return statistics.Restarts.of_values([restarts.value for restarts in sessions.values()])
 
 
-def outcome(first: Sessions, second: Sessions) -> Outcome:
-    """Return how two arms differ: by pairs of restarts where they share a session, else by sessions."""
+def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -> Outcome:
+    """Return how two arms differ: by pairs of restarts where they share a session, else by sessions.
+
+    Args:
+        unpaired: Sessions that make no pairs, see `apart`.
+    """
     # A result makes no pairs with itself, unless the whole side is compared with itself.
     common = [name for name in first if name in second and (first[name] != second[name] or first == second)]
+    common = [name for name in common if name not in unpaired]
     # A finished experiment has all restarts, so that a restart's place is its number.
     shared = [pair for name in common for pair in zip(first[name].values, second[name].values, strict=False)]
     if len(shared) >= statistics.LEAST_RESTARTS:
@@ -129,7 +168,7 @@ def outcome(first: Sessions, second: Sessions) -> Outcome:
     if shared:
         few = pluralize(len(shared), "pair of restarts", "pairs of restarts")
         return Outcome(reason=f"no test from {few}; {statistics.LEAST_RESTARTS} are the least")
-    return Outcome(reason=ONE_SESSION, more=IN_ONE_STUDY)
+    return Outcome(reason=NOT_IN_TURNS if unpaired else ONE_SESSION, more=IN_ONE_STUDY)
 
 
 def declared_difference(first: statistics.Restarts, second: statistics.Restarts) -> statistics.Difference | None:

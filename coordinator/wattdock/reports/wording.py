@@ -15,6 +15,8 @@ __all__ = [
     "STATUSES",
     "boards_text",
     "boundaries",
+    "cut_text",
+    "no_joules_text",
     "power_profile_text",
     "quantity_text",
     "unit_of",
@@ -48,6 +50,20 @@ def power_profile_text(result: ExperimentResult) -> str:
     """Return the workload power profiles in force, as "power profile: max-q"; empty without one, the default."""
     names = result.environment.power_profiles if result.environment else ()
     return f"power profile: {', '.join(names)}" if names else ""
+
+
+def no_joules_text(result: ExperimentResult) -> str:
+    """Return why a result has no joules per unit of its work; empty where nobody knows."""
+    energy, work = result.energy, result.work
+    windows = energy.windows.of_headline() if energy and energy.windows else ()
+    # A window that nothing was marked in lacks joules whatever was metered.
+    reasons = (*(figure.reason for figure in windows), energy.reason if energy else None)
+    return next(filter(None, reasons), f"the command counted no {work.unit}" if work and not work.count else "")
+
+
+def cut_text(result: ExperimentResult) -> str:
+    """Return how many answers to questions were cut, and what that makes of the score; empty where none was."""
+    return result.quality.overall.cut_text if result.quality and result.quality.overall else ""
 
 
 def boards_text(result: ExperimentResult) -> str:

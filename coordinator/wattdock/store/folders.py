@@ -48,10 +48,20 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StoredResult:
-    """One result and the folder that holds its files."""
+    """One result and the folder that holds its files.
+
+    Attributes:
+        bundle: The .tar file that it was read from, where `folder` is a temporary one.
+    """
 
     folder: Path
     result: ExperimentResult
+    bundle: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it stays, as commands take it: its folder, or BUNDLE:EXPERIMENT."""
+        return f"{self.bundle}:{self.result.config.label}" if self.bundle else str(self.folder)
 
     @property
     def row(self) -> Row:

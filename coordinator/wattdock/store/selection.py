@@ -7,6 +7,7 @@ or an error: a missing result would change every figure made of the study, and n
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,8 +54,13 @@ class _Names:
             return folders
         raise ConfigError(
             f"{name}: no results of this study in {self.output_dir}",
-            f"name the folder that holds them, or go on with it: `wattdock run --resume {without_timestamp(name)}`",
+            f"name the folder that holds them, or go on with it: `{self._resume(name)}`",
         )
+
+    def _resume(self, study: str) -> str:
+        """Return the command that goes on with a study."""
+        elsewhere = f" --output-dir {shlex.quote(str(self.output_dir))}" if self.output_dir != Path("results") else ""
+        return f"wattdock run --resume {without_timestamp(study)}{elsewhere}"
 
 
 def find_results(
@@ -78,8 +84,11 @@ def find_results(
         ConfigError: A name means no result, or may mean several.
         StoreError: A result cannot be read, or an unreadable one may belong to a named study.
     """
-    folders = [folder for name in named for folder in _folders(name, output_dir, open_bundle, warn)]
-    results = [StoredResult(folder, load_result(folder)) for folder in dict.fromkeys(folders)]
+    bundles: dict[Path, Path | None] = {}
+    for name in named:
+        folders = _folders(name, output_dir, open_bundle, warn)
+        bundles |= dict.fromkeys(folders, _bundle_of(name)[0])
+    results = [StoredResult(folder, load_result(folder), bundle) for folder, bundle in bundles.items()]
     latest_attempts = replacements(stored.row for stored in results)
     return [result for result in results if str(result.folder) not in latest_attempts]
 
@@ -87,13 +96,19 @@ def find_results(
 def _folders(
     name: str, output_dir: Path, open_bundle: Callable[[Path], Path], warn: Callable[[str], None]
 ) -> list[Path]:
-    place, _, experiment = name.partition(":")
+    bundle, experiment = _bundle_of(name)
     if Path(name).exists():
         return _of_path(name, open_bundle)
-    if not experiment or not place.endswith(TAR) or not Path(place).is_file():
+    if not bundle or not experiment:
         return _of_name(name, output_dir, warn)
-    labels = {folder: load_result(folder).config.label for folder in _of_path(place, open_bundle)}
-    return _of_experiment(experiment, place, labels)
+    labels = {folder: load_result(folder).config.label for folder in _of_path(str(bundle), open_bundle)}
+    return _of_experiment(experiment, str(bundle), labels)
+
+
+def _bundle_of(name: str) -> tuple[Path | None, str]:
+    """Return the .tar file that a name means, if it means one, and the experiment of it that is named, if any."""
+    place, experiment = (name, "") if Path(name).exists() else name.partition(":")[::2]
+    return (Path(place) if place.endswith(TAR) and Path(place).is_file() else None), experiment
 
 
 def _of_experiment(name: str, place: str, labels: Mapping[Path, str]) -> list[Path]:

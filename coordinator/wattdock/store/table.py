@@ -69,6 +69,7 @@ class Row:
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
         score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
+        answers_cut: How many of these answers reached their limit of tokens: with many, the score is a lower bound.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
             nothing did.
@@ -186,6 +187,9 @@ class Row:
         float | None, Column("quality.overall.interval.low", "J/correct from", ".4g")
     ] = None
     energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.interval.high", "to", ".4g")] = None
+    answers_cut: Annotated[int | None, Column("quality.overall.cut", "answers cut", ",", in_study=12, on_page=23)] = (
+        None
+    )
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit", on_page=9)]
     roofline_time_ratio: Annotated[
         float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g", on_page=10)

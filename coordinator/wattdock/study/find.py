@@ -180,7 +180,7 @@ def study_to_resume(
     if chosen.head["digest"] != study.digest:
         raise ConfigError(
             f"the study has changed since {chosen.path.name} was begun: {difference(chosen.head, study)}",
-            "undo that, or run it as a new study without --resume",
+            "undo that, name another study (run --resume STUDY), or run it as a new one without --resume",
             cause=Cause.STUDY_CHANGED,
         )
     return chosen

@@ -91,20 +91,21 @@ def scaling_view(scaling: Scaling) -> View:
             (
                 *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
                 str(point.restarts),
+                *(figure_text(point.j_per_token, ".4g"), figure_text(point.energy_ratio, ".3f")),
                 figure_text(point.tokens_per_s, ",.0f" if is_engine else ",.4g"),
                 *(figure_text(ratio, ".3f") for ratio in (point.speed_up, point.efficiency)),
                 *((seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)) if is_engine else ()),
-                *(figure_text(point.power_w, ",.0f"), figure_text(point.j_per_token, ".4g")),
-                *(figure_text(point.energy_ratio, ".3f"), number(point.load_imbalance, ".3f")),
+                *(figure_text(point.power_w, ",.0f"), number(point.load_imbalance, ".3f")),
                 *(() if is_engine else (number(point.communication, ".0%"),)),
             )
             for point in setting.points
         ]
         speed, energy = (quantity_text(name, setting.unit) for name in (statistics.SPEED, statistics.ENERGY))
-        columns = ("kind", "split", "GPUs", "restarts", speed, "speed-up", "efficiency")
+        # A narrow terminal has room for the first only.
+        columns = ("kind", "split", "GPUs", "restarts", energy, f"{energy} ÷ first", speed, "speed-up", "efficiency")
         yield setting.name
         latency, last = ((TTFT, TPOT), ()) if is_engine else ((), ("communication",))
-        yield Listing((*columns, *latency, POWER, energy, f"{energy} ÷ first", "imbalance", *last), rows)
+        yield Listing((*columns, *latency, POWER, "imbalance", *last), rows)
         yield f"fewest joules: {setting.fewest_joules or 'unknown, energy was not measured'}"
         yield from setting.serial_shares
         yield ""

@@ -17,11 +17,13 @@ from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import (
     STATUSES,
     boards_text,
+    cut_text,
+    no_joules_text,
     power_profile_text,
     quantity_text,
 )
 from wattdock.store import COLUMNS, Row
-from wattdock.text import pluralize, singular
+from wattdock.text import listed, pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
-# How many reasons a verdict names; `show --checks` has all.
+# How many checks a verdict names that failed, and that could not be decided; `show --checks` has all.
 NAMES_SHOWN = 5
 # Lines of a failed command's output that are shown; result.json has more.
 LAST_LINES = 5
@@ -65,7 +67,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
         yield pairs([*_rows(shown, errors=errors), *verdict])
-        yield f"stored in {stored[0].folder}"
+        yield f"stored in {shlex.quote(stored[0].place)}"
     else:
         columns = Row.columns("in_study")
         rows = [point_cells(point, columns) for point in points_of(stored)]
@@ -73,7 +75,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         for result in stored:
             reasons = result.result.audit.reasons if result.result.audit else ()
             wrong = (reason for reason in reasons if reason.question == "wrong" and reason.name != Audit.COMPLETION)
-            lines = *map(str, wrong), power_profile_text(result.result)
+            lines = *map(str, wrong), power_profile_text(result.result), cut_text(result.result)
             yield from (f"{result.result.config.label}: {line}" for line in filter(None, lines))
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
@@ -84,17 +86,20 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
     """Yield the verdict in three lines: what is in the way, what helps first, and where the rest is."""
     audits = [audit for stored in results if (audit := stored.result.audit)]
     reasons = [reason for audit in audits for reason in audit.reasons]
-    counts = Counter(reason.name for reason in reasons).most_common()
-    names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
-    if len(names) > NAMES_SHOWN:
-        names[NAMES_SHOWN - 1 :] = [f"{len(names) - NAMES_SHOWN + 1} more"]
+    parts, order = list[str](), list[str]()
+    for status, said in (("fail", "failed"), ("unknown", "not decided")):
+        counts = Counter(reason.name for reason in reasons if reason.status == status).most_common()
+        names = [name if count == len(results) else f"{name} ({count})" for name, count in counts]
+        parts += [f"{said}: {listed(names, NAMES_SHOWN)}"] if names else []
+        order += [name for name, _ in counts]
     passed = sum(audit.publishable for audit in audits)
     of = f"{passed} of {len(results)}" if len(results) > 1 else "yes" if passed else "no"
     if audits:
-        yield "publishable", of + (f": {', '.join(names)}" if names else "")
-    if first := next(iter(reasons), None):
+        yield "publishable", "; ".join([of, *parts])
+    # The check that is named first is the one whose remedy helps most results.
+    if first := next((reason for reason in reasons if reason.name == order[0]), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
-        yield "", f"all: {more or f'wattdock show {results[0].folder} --checks'}"
+        yield "", f"all: {more or f'wattdock show {shlex.quote(results[0].place)} --checks'}"
 
 
 def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable[tuple[str, str]]:
@@ -109,8 +114,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
     if result.energy and result.energy.windows and not work.count:
-        reasons = filter(None, (figure.reason for figure in result.energy.windows.of_headline()))
-        yield f"J/{singular(work.unit)}", f"unknown: {next(reasons, f'the command counted no {work.unit}')}"
+        yield f"J/{singular(work.unit)}", f"unknown: {no_joules_text(result)}"
     for part in work.marked:
         joules = part.reason or f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
         interval = f" {part.interval_j:.4g}" if part.interval_j else ""
@@ -191,7 +195,7 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (energy := result.energy) is None:
         return
-    if energy.total_j is None or energy.mean_power_w is None:
+    if energy.total_j is None:
         yield "energy", f"not measured: {energy.reason}"
         return
     yield "energy", f"{_around(energy.total_j, energy.timing95_j)} (95 %, timing only)"
@@ -204,7 +208,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield from _budget_rows(result)
         unit = result.config.unit
         of = f"joules ÷ {unit.removeprefix('output ')} of {energy.windows.headline}, {energy.energy_boundary}"
-        drawn = ", ".join(filter(None, (f"mean {energy.mean_power_w:,.0f} W", power_profile_text(result))))
+        drawn = ", ".join(filter(None, (f"mean {number(energy.mean_power_w, ',.0f')} W", power_profile_text(result))))
         yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
     if not result.config.command:
         yield from _token_rows(result)
@@ -273,6 +277,8 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
         if part in found.tasks:
             yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
+        if part.cut and part not in found.categories:
+            yield "", part.cut_text
     yield from (("quality", f"no score: {failure}") for failure in found.failures)
 
 
