@@ -67,6 +67,7 @@ from wattdock.errors import Cause, ConfigError
         ("name: \udcff\udcfe", "6 UTF-8"),
         ("vllm: {tensor_parallel_size: 0}\nbackend: vllm\n", "1: vllm.tensor_parallel_size: not 0"),
         ("backend: tensorrt\ntensorrt: {tensor_parallel_size: 2}\n", "2: tensorrt: tensor_parallel_size tp_size"),
+        ("gpus: {count: 1}\nbackend: vllm\nvllm: {tensor_parallel_size: 2}\n", "gpus: 1 split 2; leave gpus out"),
         ("backend: vllm\nvllm: {gpu_memory_utilization: 1.5}\n", "2: vllm.gpu_memory_utilization: 1 1.5"),
         ("a: &a [1]\nb: &b [*a,*a]\n" + "x: !!python/object:os.system 1\n", "3: python/object:os.system"),
         # YAML 1.1 reads these as 8, 1000, 90, and false.

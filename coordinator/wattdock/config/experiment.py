@@ -265,6 +265,9 @@ class ExperimentConfig(StrictSettings):
             config._require_nothing_of_an_engine()
         if config.nodes and (why_not := config.nodes.why_not(config)):
             raise ValueError(f"nodes: {why_not}")
+        asked, needed = config.gpus_asked * config.node_count, section.gpus_needed()
+        if config.accelerator != "cpu" and asked < needed:
+            raise ValueError(f"gpus: {asked} cannot hold a split over {needed}; leave gpus out, or ask for {needed}")
         if config.model.id == SERVED_MODEL and not section.server_url:
             raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
