@@ -265,8 +265,9 @@ def test_nothing_but_its_missing_image_keeps_a_command_of_a_commit_from_being_pu
     [result] = wattdock.results()
     left = [line for line in done.stderr.splitlines() if line.startswith("left to do: ")]
     assert left == ["left to do: software: name an image by its digest: --image NAME@sha256:…"]
-    # Others use the CPUs of a machine that tests.
-    assert {reason["name"] for reason in result["audit"]["reasons"]} - {"CPU use by others"} == {"software"}
+    # Others use the CPUs of a machine that tests, and slow some runs down.
+    of_others = {"CPU use by others", "uncertainty"}
+    assert {reason["name"] for reason in result["audit"]["reasons"]} - of_others == {"software"}
     assert done.returncode == ExitCode.NOT_PUBLISHABLE
     of_runs_j = 150 * result["performance"]["duration_s"]
     assert result["budget"]["energy_per_unit_j"] == pytest.approx(of_runs_j / result["work"]["count"], rel=0.01)
