@@ -44,7 +44,7 @@ def pair(
 
 
 def agent(
-    file: PairingFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pairing file; - is standard input.")],
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 is any.")] = LISTEN,
     once: Annotated[bool, typer.Option("--once", help="End after the first study.")] = False,
 ) -> None:
@@ -55,5 +55,7 @@ def agent(
     # What ends a job of a scheduler ends the agent as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with interruptible(lambda: "nothing is left running"), Agent(Pairing.read(file), listen, tell, once=once) as opened:
+        if address := opened.address_in_job():
+            say(address)
         tell(f"listening on port {opened.port} until {opened.expires.isoformat(timespec='minutes')}")
         opened.wait()

@@ -7,6 +7,7 @@ import re
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from wattdock.errors import LaunchError, PreflightError
 
@@ -18,7 +19,7 @@ USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
-__all__ = ["Job", "ask_slurm", "job_here"]
+__all__ = ["Job", "ask_slurm", "job_here", "start_step"]
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,11 @@ def ask_slurm(*words: str) -> str:
         PreflightError: The command is not here.
         LaunchError: It refuses, or does not answer; says why.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
+    env = _own_environment()
     try:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False)
     except FileNotFoundError as error:
-        raise PreflightError(
-            f"{words[0]}: no such command here", "--on slurm needs Slurm's, as a cluster's login node has them"
-        ) from error
+        raise _no_command(words[0]) from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
     if done.returncode:
@@ -112,3 +111,25 @@ def ask_slurm(*words: str) -> str:
         said = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in lines]
         raise LaunchError(f"{words[0]}: {'; '.join(said)}")
     return done.stdout
+
+
+def start_step(*words: str) -> subprocess.Popen[bytes]:
+    """Start a step of this job with srun, whose standard input and output are pipes.
+
+    Raises:
+        PreflightError: The command is not here.
+    """
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    try:
+        # A terminal's Ctrl-C is not the step's to act on.
+        return subprocess.Popen(("srun", *words), env=_own_environment(), start_new_session=True, **pipes)
+    except FileNotFoundError as error:
+        raise _no_command("srun") from error
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
+
+
+def _no_command(name: str) -> PreflightError:
+    return PreflightError(f"{name}: no such command here", "Slurm's are needed, as a cluster's login node has them")

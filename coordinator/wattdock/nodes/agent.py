@@ -6,6 +6,7 @@ Must not know: what a head orders.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -19,9 +20,11 @@ import grpc
 from wattdock.clock import NS_PER_S, host_clock
 from wattdock.errors import PreflightError, WattdockError
 from wattdock.host import Machine, processes
+from wattdock.nodes.addresses import here
 from wattdock.nodes.messages import PROTOCOL_VERSION, error_message
 from wattdock.nodes.node_session import NodeSession
 from wattdock.nodes.pairing import CHANNEL_OPTIONS
+from wattdock.nodes.slurm_step import LAUNCHED_FROM, LISTENS
 from wattdock.version import __version__
 from wattdock_proto.v1 import node_pb2 as pb
 from wattdock_proto.v1 import node_pb2_grpc
@@ -79,6 +82,11 @@ class Agent(node_pb2_grpc.NodeServicer):
     def expires(self) -> datetime:
         """When its pairing expires."""
         return self._pairing.expires
+
+    def address_in_job(self) -> str | None:
+        """Return, in a line, where the node that launched this one's task finds it; None outside a step of Slurm's."""
+        launcher = os.environ.get(LAUNCHED_FROM)
+        return launcher and f"{LISTENS}{here(launcher)}:{self.port}"
 
     def wait(self) -> None:
         """Return when the agent is to end: its one head has gone, or its pairing has expired and nobody is served."""

@@ -22,6 +22,7 @@ from wattdock.nodes.addresses import engine_variables, free_port, here
 from wattdock.nodes.link import EXCHANGE_S, NodeLink
 from wattdock.nodes.messages import PlannedNode, timeline_from
 from wattdock.nodes.pairing import Pairing
+from wattdock.nodes.slurm_step import agents_of_job
 from wattdock.records import RunnerEnvironment
 from wattdock.runner import NodePlace, RunnerClient, load_request
 from wattdock.text import from_json, json_text
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from wattdock.config.nodes import NodesSpec
     from wattdock.host import Gpu
     from wattdock.launch import Launcher, LaunchSpec
-    from wattdock.metering import Meter, Timeline
+    from wattdock.metering import GpuTimeline, Meter, Timeline
     from wattdock.planning import ExecutionPlan
     from wattdock.records import snapshot
     from wattdock.runner import LoadRequest
@@ -146,8 +147,12 @@ class _Head:
     def plan(self, study: Study, **how: Any) -> list[ExecutionPlan]:
         """Plan on this machine, then on each node, which leases what it gives."""
         plans = self.base.plan(study, **how)
-        pairing = Pairing.read(expanded(self.spec.pairing))
-        for address in self.spec.agents:
+        if self.spec.pairing:
+            pairing, agents = Pairing.read(expanded(self.spec.pairing)), self.spec.agents
+        else:
+            step = agents_of_job(self.spec.count - 1, study.fleet.setup)
+            pairing, agents = self.stack.enter_context(step)
+        for address in agents:
             link = NodeLink(address, pairing)
             self.stack.callback(link.close)
             self.links.append(link)
@@ -204,7 +209,7 @@ class _Head:
     @property
     def address(self) -> str:
         """This machine's address for the engine's traffic."""
-        return self.spec.address or here(self.spec.agents[0].rpartition(":")[0])
+        return self.spec.address or here(self.links[0].address.rpartition(":")[0])
 
     def note_edges(self) -> None:
         """Ask each node what was the case until now."""
@@ -243,6 +248,7 @@ class NodesMeter:
 
     def __init__(self, local: Meter, head: _Head) -> None:
         self._local, self._head, self._parts = local, head, head.parts
+        self._seen: dict[str, GpuTimeline] = {}
 
     @property
     def reason(self) -> str | None:
@@ -277,18 +283,17 @@ class NodesMeter:
         return self._merged(self._local.peek(after_ns), after_ns, stop=False)
 
     def stop(self, after_ns: int | None = None) -> Timeline:
-        """End the recording; a node whose link is lost is missing from the timeline."""
+        """End the recording; of a node whose link is lost, the timeline has what was read before."""
         return self._merged(self._local.stop(after_ns), after_ns, stop=True)
 
     def _merged(self, local: Timeline, after_ns: int | None, *, stop: bool) -> Timeline:
-        gpus = dict(local.gpus)
         with folders.scratch_folder() as scratch:
             for part in self._parts:
                 with suppress(*((WattdockError,) if stop else ())):
                     townns = None if after_ns is None else part.link.clock(part.since).there(after_ns)
                     how = {"after_ns": townns, "stop": stop}
-                    gpus |= part.timeline(scratch, self._head.spec.clock_limit_j, **how).gpus
-        return replace(local, gpus=gpus)
+                    self._seen |= part.timeline(scratch, self._head.spec.clock_limit_j, **how).gpus
+        return replace(local, gpus={**local.gpus, **self._seen})
 
 
 class _NodesLauncher:

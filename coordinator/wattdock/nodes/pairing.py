@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Self
+from pathlib import Path
+from typing import Literal, Self
 
 import grpc
 from cryptography import x509
@@ -23,12 +25,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from wattdock.errors import Cause, ConfigError
 from wattdock.opening import open_regular, read_bounded
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Role = Literal["head", "agent"]
 FILE_MODE, OTHERS = 0o600, stat.S_IRWXG | stat.S_IRWXO
 MAX_PAIRING_BYTES = 16_384
+STDIN = Path("-")
 # How far the nodes' times of day may differ.
 SKEW = timedelta(minutes=5)
 PURPOSES = {"head": ExtendedKeyUsageOID.CLIENT_AUTH, "agent": ExtendedKeyUsageOID.SERVER_AUTH}
@@ -52,45 +52,40 @@ class Pairing:
     certificate: x509.Certificate
 
     @classmethod
-    def make(cls, path: Path, hours: float) -> Self:
-        """Write a new pairing file, which is valid for some hours.
-
-        Raises:
-            ConfigError: There is a file already, or it cannot be written.
-        """
+    def new(cls, hours: float) -> Self:
+        """Return a new pairing, which is valid for some hours."""
         key, name = ec.generate_private_key(ec.SECP256R1()), f"wattdock {secrets.token_hex(8)}"
         certificate = (
             _certificate(key, name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), hours=hours)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(key, hashes.SHA256())
         )
+        return cls(key, certificate)
+
+    @classmethod
+    def make(cls, path: Path, hours: float) -> Self:
+        """Write a new pairing file, which is valid for some hours.
+
+        Raises:
+            ConfigError: There is a file already, or it cannot be written.
+        """
+        pairing = cls.new(hours)
         try:
             descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=FILE_MODE)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", "name a new file in a folder of your own") from error
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
-        return cls(key, certificate)
+            file.write(pairing.pem)
+        return pairing
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a pairing file.
+        """Read a pairing file; "-" is standard input.
 
         Raises:
             ConfigError: It cannot be read, others can read it, it is none, or it has expired.
         """
-        try:
-            descriptor = open_regular(path, owned=True)
-            with os.fdopen(descriptor, "rb") as file:
-                if mode := os.fstat(descriptor).st_mode & OTHERS:
-                    raise ConfigError(
-                        f"{path}: other users can read or write it (mode {mode:03o} for them)",
-                        "others may hold this secret: make a new one with `wattdock pair`, and keep its mode 600",
-                        cause=Cause.OTHERS_COULD_WRITE,
-                    )
-                content = read_bounded(file, path, MAX_PAIRING_BYTES)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
+        content = sys.stdin.buffer.read(MAX_PAIRING_BYTES) if path == STDIN else _content(path)
         try:
             key = serialization.load_pem_private_key(content, None)
             certificate = x509.load_pem_x509_certificate(content)
@@ -103,6 +98,11 @@ class Pairing:
             expired = f"{path} has expired, at {pairing.expires.isoformat(timespec='seconds')}"
             raise ConfigError(expired, "make a new one with `wattdock pair`, and copy it to every node")
         return pairing
+
+    @property
+    def pem(self) -> bytes:
+        """What stands in its file: the secret."""
+        return _pem(self.key) + self._root
 
     @property
     def expires(self) -> datetime:
@@ -131,6 +131,22 @@ class Pairing:
         unsigned = unsigned.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([PURPOSES[role]]), critical=True)
         return _pem(key), unsigned.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a pairing file, which nobody else can read."""
+    try:
+        descriptor = open_regular(path, owned=True)
+        with os.fdopen(descriptor, "rb") as file:
+            if mode := os.fstat(descriptor).st_mode & OTHERS:
+                raise ConfigError(
+                    f"{path}: other users can read or write it (mode {mode:03o} for them)",
+                    "others may hold this secret: make a new one with `wattdock pair`, and keep its mode 600",
+                    cause=Cause.OTHERS_COULD_WRITE,
+                )
+            return read_bounded(file, path, MAX_PAIRING_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
 
 
 def _certificate(
