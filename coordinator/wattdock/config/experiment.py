@@ -381,14 +381,16 @@ class ExperimentConfig(StrictSettings):
         alone = {"questions": self.experiment_id} if self.quality and self.section.caches_prefixes else {}
         return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS) | alone, sort_keys=True)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that tell experiments apart, JSON-ready; of nodes, how many they are and not which."""
+        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
+        return identity | ({"nodes": self.nodes.count} if self.nodes else {})
+
     @cached_property
     def experiment_id(self) -> str:
         """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
-        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
-        if self.nodes:
-            # How many, not which.
-            identity["nodes"] = self.nodes.count
-        return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def label(self) -> str:
