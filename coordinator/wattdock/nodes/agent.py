@@ -108,13 +108,13 @@ class Agent(node_pb2_grpc.NodeServicer):
 
     def Exchange(self, questions: Iterator[pb.ClockQuestion], context: Any) -> Iterator[pb.ClockAnswer]:  # noqa: N802
         """Answer the head that is served with this node's instants."""
-        for _ in questions:
+        for question in questions:
             received_ns = time.monotonic_ns()
             # A head's first question may come before its session has begun.
             while (session := self._session) is None or context.peer() != self._peer:
                 if not context.is_active() or self._over.wait(FIRST_POLL_S):
                     return
-            self._heard_ns = time.monotonic_ns()
+            self._heard_ns, session.end_before = time.monotonic_ns(), question.end_before
             yield pb.ClockAnswer(received_ns=received_ns, replied_ns=time.monotonic_ns(), fault=session.fault())
 
     def Serve(self, orders: Iterator[pb.NodeOrder], context: Any) -> Iterator[pb.NodeEvent]:  # noqa: N802

@@ -344,7 +344,7 @@ class _NodesRunner(LaunchedRunner):
             # An agent whose link is lost has ended its runner by itself.
             for part in self._head.parts:
                 with suppress(WattdockError):
-                    number = part.link.send(stop_runner=pb.StopOrder(grace_s=grace_s))
+                    number = part.link.send_at_once(stop_runner=pb.StopOrder(grace_s=grace_s))
                     part.link.wait(number, timeout_s=grace_s + STOP_WAIT_S)
 
 

@@ -68,7 +68,7 @@ class NodeLink:
         self._orders: queue.SimpleQueue[pb.NodeOrder | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[pb.NodeEvent] = queue.SimpleQueue()
         self._told: dict[int, pb.NodeEvent] = {}
-        self._number, self._closed = 0, threading.Event()
+        self._number, self._end_before, self._closed = 0, 0, threading.Event()
         self._call = self._stub.Serve(iter(self._orders.get, None))
         for work in (self._read_answers, self._exchange):
             threading.Thread(target=work, name=f"link-{address}", daemon=True).start()
@@ -78,6 +78,14 @@ class NodeLink:
         self._number += 1
         self._orders.put(pb.NodeOrder(number=self._number, **order))
         return self._number
+
+    def send_at_once(self, **order: Any) -> int:
+        """Send an order that ends what is done for earlier ones, whose errors are no longer raised; return its number.
+
+        It is in time where the agent does an order whose work can end.
+        """
+        self._end_before = self._number + 1
+        return self.send(**order)
 
     def wait(self, number: int, check: Callable[[], None] = lambda: None, timeout_s: float | None = None) -> Any:
         """Return the answer to an order.
@@ -106,7 +114,7 @@ class NodeLink:
             while True:
                 event = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
                 wait_s = 0.0
-                if event.HasField("error"):
+                if event.HasField("error") and event.answers >= self._end_before:
                     raise error_from(event.error, self.address)
                 self._told[event.answers] = event
         except queue.Empty:
@@ -175,7 +183,7 @@ class NodeLink:
             answers = self._stub.Exchange(iter(questions.get, None), wait_for_ready=True)
             while not self._closed.wait(EXCHANGE_S):
                 sent_ns = time.monotonic_ns()
-                questions.put(pb.ClockQuestion())
+                questions.put(pb.ClockQuestion(end_before=self._end_before))
                 answer = next(answers)
                 returned_ns = time.monotonic_ns()
                 self._heard_ns = returned_ns

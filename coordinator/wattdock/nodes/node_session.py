@@ -46,10 +46,12 @@ class NodeSession:
     Attributes:
         ended: Set once it is to end.
         why_ended: In words.
+        end_before: What is done for an order of a smaller number is to end.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.ended, self.why_ended = threading.Event(), ""
+        self.end_before = self._number = 0
         self._say = say
         # Held while an order is done, so that nothing is started while everything is ended.
         self._doing = threading.RLock()
@@ -93,6 +95,7 @@ class NodeSession:
             WattdockError: It cannot be done.
         """
         with self._doing:
+            self._number = order.number
             self._check()
             kind = order.WhichOneof("order")
             done: pb.NodeEvent | None = getattr(self, f"_{kind}")(getattr(order, kind))
@@ -101,6 +104,8 @@ class NodeSession:
     def _check(self) -> None:
         if self.ended.is_set():
             raise RunnerError(f"the session is over: {self.why_ended}", cause=Cause.NODE)
+        if self._number < self.end_before:
+            raise RunnerError("the head has given this up")
 
     @property
     def _log(self) -> Path:

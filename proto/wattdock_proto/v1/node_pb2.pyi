@@ -27,8 +27,10 @@ class DescribeNodeResponse(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., wattdock_version: _Optional[str] = ..., revision: _Optional[str] = ..., boot_id: _Optional[str] = ..., host_name: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class ClockQuestion(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("end_before",)
+    END_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    end_before: int
+    def __init__(self, end_before: _Optional[int] = ...) -> None: ...
 
 class ClockAnswer(_message.Message):
     __slots__ = ("received_ns", "replied_ns", "fault")
