@@ -6,23 +6,20 @@ import itertools
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fake_nvml
 import pytest
 from command import Command
-from fake_nvml import FakeGpu
-from slurm.cluster import NODES, Cluster, cluster, missing
-from unprivileged import give_to_user, user_home
+from slurm.cluster import Cluster, missing
+from unprivileged import give_to_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 # Ends what hangs.
@@ -57,31 +54,6 @@ fleet:
 RUNNER, INTERRUPTED = 5, 130
 SLOW, TO_REQUEUE, TO_KILL = 0, 1, 2
 ARRAY = 1
-
-
-@pytest.fixture
-def slurm(wattdock: Command) -> Iterator[Cluster]:
-    home = wattdock.home
-    for number, node in enumerate(NODES):
-        library, leases = home / f"nvml-{node}", home / f"leases-{node}"
-        library.mkdir()
-        leases.mkdir()
-        leases.chmod(0o1777)
-        fake_nvml.build(library)
-        gpus = [FakeGpu(uuid=fake_nvml.uuid_of(1 + 2 * number + at)) for at in range(2)]
-        fake_nvml.config(library, gpus=gpus)
-        for file in filter(Path.is_file, library.iterdir()):
-            give_to_user(file)
-    with cluster(home, wattdock.env()) as running:
-        yield running
-
-
-@pytest.fixture
-def wattdock(tmp_path: Path) -> Command:
-    home = user_home(tmp_path)
-    (home / "work").mkdir()
-    give_to_user(home / "work")
-    return Command(home, home / "work")
 
 
 # What a user may have set; it would hide jobs, and win over a script's options.
@@ -313,73 +285,3 @@ def test_a_model_that_cannot_be_had_is_one_line_and_nothing_is_queued(wattdock: 
     assert (code, "Traceback" in err) == (3, False), err
     assert "nobody/nothing" in err
     assert (slurm("squeue", "--noheader").split(), wattdock.results()) == ([], [])
-
-
-SPREAD = f"""{DEFAULTS_OF_ALL}
-  repeats: {{passes: 3}}
-  nodes: 2
-  gpus: {{count: 1}}
-experiments:
-  - {{fake: {{step_s: 0.4}}}}
-fleet:
-  # What a node's set-up says is no address.
-  setup: ['{SETUP}', 'echo loaded a module']
-"""
-
-
-def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cluster) -> None:
-    """One job with a task on each node; the pairing is on no command line, in no variable and in no file."""
-    running = start(wattdock, slurm, "run", wattdock.write(SPREAD), "--on", "slurm")
-    wait_until(lambda: in_pass(wattdock, 0) or running.poll() is not None)
-    assert running.poll() is None, running.communicate()[1]
-    assert "NumNodes=2 " in slurm("scontrol", "--details", "show", "job", "1")
-    [agent] = [pid for pid, line in wattdock.processes().items() if " agent - " in line and "srun" not in line]
-    seen = b"".join(Path(f"/proc/{agent}/{name}").read_bytes() for name in ("cmdline", "environ"))
-    assert b"PRIVATE" not in seen
-    assert list(wattdock.home.rglob("*.pem")) == []
-    _, err = running.communicate(timeout=LONGEST_S)
-    assert running.returncode == 0, err
-    [result] = wattdock.results()
-    environment = result["environment"]
-    [node] = environment["nodes"]
-    assert (environment["job"]["node"], node["job"]["node"], node["job"]["id"]) == ("n1", "n2", "1_0")
-    assert environment["gpu_uuids"] == [fake_nvml.uuid_of(1), fake_nvml.uuid_of(3)]
-    assert result["energy"]["total_j"] == pytest.approx(sum(result["energy"]["per_gpu_j"].values()))
-
-
-def of_wattdock(wattdock: Command) -> list[str]:
-    """Return the command lines of what runs beside Slurm itself."""
-    return [line for line in wattdock.running() if "wattdock" in line or "srun " in line]
-
-
-def test_a_cancelled_model_over_two_nodes_leaves_nothing_running_and_goes_on(wattdock: Command, slurm: Cluster) -> None:
-    """Agents die with the job, the head is told a moment later: an interruption, not a lost node."""
-    file = wattdock.write(SPREAD)
-    running = start(wattdock, slurm, "run", file, "--on", "slurm")
-    wait_until(lambda: in_pass(wattdock, 0))
-    assert call(wattdock, slurm, "fleet", "cancel", "x")[0] == 0
-    _, err = running.communicate(timeout=LONGEST_S)
-    assert running.returncode == INTERRUPTED, err
-    wait_until(lambda: not of_wattdock(wattdock))
-    code, _, err = call(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
-    assert code == 0, err
-    assert sorted(result["status"] for result in wattdock.results()) == ["interrupted", "ok"]
-    [log] = [file.read_text() for file in wattdock.folder.glob("results/studies/*/tasks/0000.log")]
-    assert "pass 1/3" not in log.rpartition("listening on port")[2]
-
-
-def test_an_agent_that_dies_in_its_job_is_a_failed_row(wattdock: Command, slurm: Cluster) -> None:
-    """In a job of the user's own, whose head is any command in it."""
-    job = f"""#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:1 --output=own.log
-{SETUP}
-exec {shlex.join(map(str, wattdock.words("run", wattdock.write(SPREAD))))}
-"""
-    (wattdock.folder / "own.sh").write_text(job)
-    slurm("sbatch", f"--chdir={wattdock.folder}", str(wattdock.folder / "own.sh"))
-    wait_until(lambda: any((wattdock.folder / "results").glob("studies/*/records/[!.]*/record.json")))
-    [agent] = [pid for pid, line in wattdock.processes().items() if " agent - " in line and "srun" not in line]
-    os.kill(agent, signal.SIGKILL)
-    [result] = wait_until(wattdock.results)
-    wait_until(lambda: not of_wattdock(wattdock))
-    assert (result["status"], result["error"]["cause"]) == ("failed", "node lost")
