@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 import pytest
 from refused import raises
 from seams import nodes as behind
 
 from wattdock.errors import Cause, ConfigError, PreflightError, RunnerError
-from wattdock.host import Machine, processes
 from wattdock.nodes import Agent, Pairing
 
 if TYPE_CHECKING:
@@ -97,12 +96,13 @@ def test_a_head_of_the_same_pairing_is_served(agent: Agent, file: Path) -> None:
     opened = link(agent, file)
     try:
         deadline_s = time.monotonic() + 30
-        while len(opened.exchanges()) < behind.LEAST_EXCHANGES and time.monotonic() < deadline_s:
+        while len(opened.exchanges) < behind.LEAST_EXCHANGES and time.monotonic() < deadline_s:
             opened.check(wait_s=0.1)
         # The same clock: no more apart than the round trip.
         clock = opened.clock()
         here_ns = time.monotonic_ns()
-        assert abs(clock.there(here_ns) - here_ns) < 1e9 * (clock.bound_s + 0.01)
+        assert abs(int(clock.here(np.array([here_ns]))[0]) - here_ns) < 1e9 * (clock.bound_s + 0.01)
+        assert here_ns <= opened.beyond(here_ns) < here_ns + 1e9
     finally:
         opened.close()
 
@@ -175,7 +175,7 @@ def test_a_second_head_is_refused_while_the_first_is_served(agent: Agent, file: 
 def ready(opened: behind.NodeLink) -> None:
     """Wait until a link is served, or raise why it is not."""
     deadline_s = time.monotonic() + 20
-    while not opened.exchanges() and time.monotonic() < deadline_s:
+    while not opened.exchanges and time.monotonic() < deadline_s:
         opened.check(wait_s=0.1)
     opened.check()
 
@@ -184,20 +184,16 @@ def test_another_version_commit_or_user_is_refused_with_both_values(
     agent: Agent, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions that differ would not mean the same by one message."""
-    monkeypatch.setattr(behind.link, "__version__", "9.9")
-    with raises(PreflightError, "9.9", cause=Cause.VERSION):
-        link(agent, file)
-    monkeypatch.undo()
-    # Both sides are this process: the agent asks first.
-    names = iter(["else", "somebody"])
-    monkeypatch.setattr(processes, "user_name", lambda: next(names))
-    with raises(PreflightError, "somebody", "else", cause=Cause.VERSION):
-        link(agent, file)
-    monkeypatch.undo()
-    commits = iter([SimpleNamespace(revision="0ddba11"), SimpleNamespace(revision="decade")])
-    monkeypatch.setattr(Machine, "checkout", lambda: next(commits))
-    with raises(PreflightError, "commit 0ddba11, here decade", cause=Cause.VERSION):
-        link(agent, file)
+    own = [behind.messages.description() for _ in range(2)]
+    unequal = {"wattdock": ("9.9", "1.2"), "user": ("else", "some"), "commit": ("0ddba11", ""), "protocol": (7, 8)}
+    for name, (there, here) in unequal.items():
+        told = [behind.pb.DescribeNodeResponse.FromString(message.SerializeToString()) for message in own]
+        for message, value in zip(told, (there, here), strict=True):
+            setattr(message, name, value)
+        for module, message in zip((behind.agent, behind.link), told, strict=True):
+            monkeypatch.setattr(module, "description", lambda message=message: message)
+        with raises(PreflightError, f"has another {name} {there}, here {here or 'none'}", cause=Cause.VERSION):
+            link(agent, file)
 
 
 def test_nothing_listens(file: Path) -> None:

@@ -7,7 +7,6 @@ Must not know: what a head orders.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import traceback
@@ -17,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from wattdock.clock import NS_PER_S, host_clock
+from wattdock.clock import NS_PER_S
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import Machine, processes
 from wattdock.nodes.addresses import here
-from wattdock.nodes.messages import PROTOCOL_VERSION, error_message
+from wattdock.nodes.messages import description, error_message
 from wattdock.nodes.node_session import NodeSession
 from wattdock.nodes.pairing import CHANNEL_OPTIONS
 from wattdock.nodes.slurm_step import LAUNCHED_FROM, LISTENS
-from wattdock.version import __version__
 from wattdock_proto.v1 import node_pb2 as pb
 from wattdock_proto.v1 import node_pb2_grpc
 
@@ -96,15 +93,8 @@ class Agent(node_pb2_grpc.NodeServicer):
                 return
 
     def DescribeNode(self, request: pb.DescribeNodeRequest, context: Any) -> pb.DescribeNodeResponse:  # noqa: N802, ARG002
-        """Say what this node is."""
-        return pb.DescribeNodeResponse(
-            protocol_version=PROTOCOL_VERSION,
-            wattdock_version=__version__,
-            revision=Machine.checkout().revision,
-            boot_id=host_clock().boot_id,
-            host_name=socket.gethostname(),
-            user=processes.user_name(),
-        )
+        """Say what this side is."""
+        return description()
 
     def Exchange(self, questions: Iterator[pb.ClockQuestion], context: Any) -> Iterator[pb.ClockAnswer]:  # noqa: N802
         """Answer the head that is served with this node's instants."""

@@ -17,7 +17,7 @@ from wattdock.files import expanded
 from wattdock.host import folders
 from wattdock.inputs import resolve_model
 from wattdock.launch import LaunchedRunner
-from wattdock.metering.node_clock import LEAST_EXCHANGES, on_this_clock, pid_here
+from wattdock.metering.node_clock import LEAST_EXCHANGES, NodeClock, on_this_clock, pid_here
 from wattdock.nodes.addresses import engine_variables, free_port, here
 from wattdock.nodes.link import EXCHANGE_S, NodeLink
 from wattdock.nodes.messages import PlannedNode, timeline_from
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from wattdock.metering import GpuTimeline, Meter, Timeline
     from wattdock.planning import ExecutionPlan
     from wattdock.records import snapshot
-    from wattdock.runner import LoadRequest
 
 # How many exchanges tell, before anything is started, whether a link is good enough.
 FIRST_EXCHANGES = 4 * LEAST_EXCHANGES
@@ -112,17 +111,27 @@ class NodePart:
             of_clock = {"round_trip_s": 2 * clock.half_trip_s, "clock_uncertainty_s": clock.std_s, "drift": clock.drift}
         return self.planned.facts.model_copy(update={"name": self.link.address, "runner": self.loaded, **of_clock})
 
-    def timeline(self, scratch: Path, limit_j: float, **how: Any) -> Timeline:
-        """Return what the node's meter recorded, by this host's clock.
+    def clock(self, limit_j: float) -> NodeClock:
+        """Return the node's clock by the present session's exchanges.
+
+        Raises:
+            ClockError: It is not known well enough: a step of a GPU's power limit could be off by more than `limit_j`.
+        """
+        clock, watts = self.link.clock(self.since), [gpu.power_limit_w or MOST_POWER_W for gpu in self.gpus]
+        clock.require(limit_j=limit_j, step_w=max(watts, default=0.0), node=self.link.address)
+        return clock
+
+    def recorded(self, limit_j: float, after_ns: int | None, *, stop: bool) -> dict[str, GpuTimeline]:
+        """Return what the node's meter recorded of each GPU, by this host's clock; see `metering.Meter`.
 
         Raises:
             ClockError: The node's clock is not known well enough.
         """
-        answer = self.link.ask(read_meter=pb.ReadOrder(**how))
-        timeline, clock = timeline_from(answer.timeline, scratch, self.link.address), self.link.clock(self.since)
-        watts = [gpu.power_limit_w or MOST_POWER_W for gpu in self.gpus]
-        clock.require(limit_j=limit_j, step_w=max(watts, default=0.0), node=self.link.address)
-        return replace(timeline, gpus=on_this_clock(timeline, clock, self.link.address, self.number))
+        there_ns = None if after_ns is None else self.link.beyond(after_ns)
+        answer = self.link.ask(read_meter=pb.ReadOrder(after_ns=there_ns, stop=stop))
+        with folders.scratch_folder() as scratch:
+            timeline = timeline_from(answer.timeline, scratch, self.link.address)
+        return on_this_clock(timeline, self.clock(limit_j), self.link.address, self.number)
 
 
 @dataclass
@@ -162,18 +171,12 @@ class _Head:
         parts: dict[int, list[NodePart]] = {index: [] for index in spread}
         for rank, (link, number) in enumerate(zip(self.links, numbers, strict=True), start=1):
             for place, text in enumerate(link.wait(number).planned.plans_json):
-                parts[spread[place]].append(NodePart(link, rank, place, PlannedNode.model_validate(from_json(text))))
-            self._require_clock(link, parts.values())
+                part = NodePart(link, rank, place, PlannedNode.model_validate(from_json(text)))
+                parts[spread[place]].append(part)
+                # Before anything is started, a link that is too slow is refused.
+                _wait_for_exchanges(link)
+                part.clock(self.spec.clock_limit_j)
         return [_with_nodes(plan, tuple(parts.get(index, ()))) for index, plan in enumerate(plans)]
-
-    def _require_clock(self, link: NodeLink, parts: Any) -> None:
-        """Refuse a link that is too slow, before anything is started."""
-        until_ns = time.monotonic_ns() + FIRST_WAIT_S * NS_PER_S
-        while len(link.exchanges()) < FIRST_EXCHANGES and time.monotonic_ns() < until_ns:
-            link.check(wait_s=EXCHANGE_S)
-        gpus = [gpu for of_plan in parts for part in of_plan if part.link is link for gpu in part.gpus]
-        step_w = max((gpu.power_limit_w or MOST_POWER_W for gpu in gpus), default=0.0)
-        link.clock().require(limit_j=self.spec.clock_limit_j, step_w=step_w, node=link.address)
 
     def new_meter(self, plan: ExecutionPlan) -> Meter:
         """Return a meter of all nodes."""
@@ -223,6 +226,13 @@ class _Head:
             part.link.check()
 
 
+def _wait_for_exchanges(link: NodeLink) -> None:
+    """Wait until a link has as many exchanges as tell whether it is good enough, or takes too long."""
+    until_ns = time.monotonic_ns() + FIRST_WAIT_S * NS_PER_S
+    while len(link.exchanges) < FIRST_EXCHANGES and time.monotonic_ns() < until_ns:
+        link.check(wait_s=EXCHANGE_S)
+
+
 def _for_agent(plan: ExecutionPlan) -> ExperimentConfig:
     """Return the settings that an agent plans: on CPUs where the head does."""
     return plan.config if plan.gpus else plan.config.model_copy(update={"accelerator": "cpu"})
@@ -259,7 +269,7 @@ class NodesMeter:
         """Begin to record on all nodes; raise where one cannot."""
         self._local.start()
         for part in self._parts:
-            part.since = max(0, len(part.link.exchanges()) - FIRST_EXCHANGES)
+            part.since = max(0, len(part.link.exchanges) - FIRST_EXCHANGES)
             part.link.ask(start_meter=pb.StartMeterOrder(experiment=part.experiment))
 
     @contextmanager
@@ -287,12 +297,9 @@ class NodesMeter:
         return self._merged(self._local.stop(after_ns), after_ns, stop=True)
 
     def _merged(self, local: Timeline, after_ns: int | None, *, stop: bool) -> Timeline:
-        with folders.scratch_folder() as scratch:
-            for part in self._parts:
-                with suppress(*((WattdockError,) if stop else ())):
-                    townns = None if after_ns is None else part.link.clock(part.since).there(after_ns)
-                    how = {"after_ns": townns, "stop": stop}
-                    self._seen |= part.timeline(scratch, self._head.spec.clock_limit_j, **how).gpus
+        for part in self._parts:
+            with suppress(*((WattdockError,) if stop else ())):
+                self._seen |= part.recorded(self._head.spec.clock_limit_j, after_ns, stop=stop)
         return replace(local, gpus={**local.gpus, **self._seen})
 
 
@@ -359,7 +366,7 @@ class _NodesClient(RunnerClient):
         super().__init__(runner, check_all, clock)
         self._head = head
 
-    def load(self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None]) -> Any:
+    def load(self, request: Any, *, timeout_s: float, progress: Callable[[str], None]) -> Any:
         """Load on all nodes at once; see `RunnerClient.load`."""
         parts, address = self._head.parts, self._head.address
         place = NodePlace(1 + len(parts), 0, address, free_port(address))

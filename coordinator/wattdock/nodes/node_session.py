@@ -23,7 +23,7 @@ from wattdock.nodes.addresses import engine_variables, here
 from wattdock.nodes.messages import PlannedNode, timeline_message
 from wattdock.planning import ExecutionPlan, preflight
 from wattdock.records import snapshot
-from wattdock.runner import LoadRequest, NodePlace, RunnerClient
+from wattdock.runner import RunnerClient
 from wattdock.study import events
 from wattdock.text import from_json, json_text
 from wattdock_proto.v1 import node_pb2 as pb
@@ -151,16 +151,9 @@ class NodeSession:
             raise LaunchError("there is no runner to load a model")
         if changes := self._model.changes_since(dict(order.model_files)):
             raise LaunchError(f"another model than the head's: {changes}", "copy it", cause=Cause.MODEL_CHANGED)
-        asked, place = order.request, order.request.place
-        request = LoadRequest(
-            model_path=self._runner.model_path(self._model.path) / self._model.gguf,
-            dtype=asked.dtype,
-            engine_args=from_json(asked.engine_args_json),
-            weights_seed=asked.random_weights.seed if asked.HasField("random_weights") else None,
-            trust_remote_code=asked.trust_remote_code,
-            gpu_uuids=[gpu.uuid for gpu in self._plan.gpus],
-            place=NodePlace(place.nodes, place.rank, place.head_address, place.head_port),
-        )
+        request = order.request
+        request.model_path = str(self._runner.model_path(self._model.path) / self._model.gguf)
+        request.gpu_uuids.extend(gpu.uuid for gpu in self._plan.gpus)
         environment, _ = self._client.load(request, timeout_s=order.timeout_s, progress=self._say)
         return pb.NodeEvent(loaded=pb.NodeLoaded(environment_json=json_text(environment.model_dump(mode="json"))))
 

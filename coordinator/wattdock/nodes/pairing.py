@@ -14,20 +14,24 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from wattdock.errors import Cause, ConfigError
 from wattdock.opening import open_regular, read_bounded
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 Role = Literal["head", "agent"]
 FILE_MODE, OTHERS = 0o600, stat.S_IRWXG | stat.S_IRWXO
 MAX_PAIRING_BYTES = 16_384
+PEM = serialization.Encoding.PEM
 STDIN = Path("-")
 # How far the nodes' times of day may differ.
 SKEW = timedelta(minutes=5)
@@ -54,13 +58,8 @@ class Pairing:
     @classmethod
     def new(cls, hours: float) -> Self:
         """Return a new pairing, which is valid for some hours."""
-        key, name = ec.generate_private_key(ec.SECP256R1()), f"wattdock {secrets.token_hex(8)}"
-        certificate = (
-            _certificate(key, name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), hours=hours)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        return cls(key, certificate)
+        expires = datetime.now(UTC) + timedelta(hours=hours)
+        return cls(*_signed(f"wattdock {secrets.token_hex(8)}", expires, (x509.BasicConstraints(True, 0),)))
 
     @classmethod
     def make(cls, path: Path, hours: float) -> Self:
@@ -121,16 +120,15 @@ class Pairing:
 
     @property
     def _root(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
+        return self.certificate.public_bytes(PEM)
 
     def _identity(self, role: Role) -> tuple[bytes, bytes]:
         """Return a new key and its certificate for one side of a session."""
-        key, name = ec.generate_private_key(ec.SECP256R1()), f"{role}.wattdock"
-        unsigned = _certificate(key, name, self.certificate.subject, expires=self.expires)
-        unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        unsigned = unsigned.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([PURPOSES[role]]), critical=True)
-        return _pem(key), unsigned.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        name = f"{role}.wattdock"
+        alternative = x509.SubjectAlternativeName([x509.DNSName(name)])
+        parts = (x509.BasicConstraints(False, None), alternative, x509.ExtendedKeyUsage([PURPOSES[role]]))
+        key, certificate = _signed(name, self.expires, parts, self)
+        return _pem(key), certificate.public_bytes(PEM)
 
 
 def _content(path: Path) -> bytes:
@@ -149,26 +147,19 @@ def _content(path: Path) -> bytes:
         raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
 
 
-def _certificate(
-    key: ec.EllipticCurvePrivateKey,
-    name: str,
-    issuer: x509.Name,
-    *,
-    hours: float = 0.0,
-    expires: datetime | None = None,
-) -> x509.CertificateBuilder:
-    """Return a certificate that is not signed yet, valid from now on."""
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer,
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
-        key.public_key(),
-        x509.random_serial_number(),
-        now - SKEW,
-        expires or now + timedelta(hours=hours),
-    )
+def _signed(
+    name: str, expires: datetime, extensions: Iterable[x509.ExtensionType], by: Pairing | None = None
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return a new key and its certificate, valid from now on, signed by a pairing or by itself."""
+    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string(f"CN={name}")
+    signer, issuer = (by.key, by.certificate.subject) if by else (key, subject)
+    begins, serial = datetime.now(UTC) - SKEW, x509.random_serial_number()
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), serial, begins, expires)
+    for extension in extensions:
+        # Whoever does not understand what the others allow must refuse the certificate; a name allows nothing.
+        builder = builder.add_extension(extension, critical=not isinstance(extension, x509.SubjectAlternativeName))
+    return key, builder.sign(signer, hashes.SHA256())
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

@@ -138,7 +138,7 @@ class RunnerClient:
         return min(checks, key=lambda check: check.round_trip_ns)
 
     def load(
-        self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
+        self, request: LoadRequest | pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
     ) -> tuple[RunnerEnvironment, Span]:
         """Load a model; return the environment of the loaded engine, and the span of the load.
 
@@ -150,7 +150,8 @@ class RunnerClient:
             RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         loaded: tuple[RunnerEnvironment, Span] | None = None
-        call = self._stub.Load(wire.load_request(request))
+        # An agent passes on its head's message.
+        call = self._stub.Load(request if isinstance(request, pb.LoadRequest) else wire.load_request(request))
         for event in self._events(call, "loading", self._check, timeout_s=timeout_s):
             if event.HasField("loaded"):
                 with _understood():
