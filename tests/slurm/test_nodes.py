@@ -34,8 +34,9 @@ fleet:
 
 
 def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cluster) -> None:
-    """One job with a task on each node; the pairing is on no command line, in no variable and in no file."""
-    running = start(wattdock, slurm, "run", wattdock.write(SPREAD), "--on", "slurm")
+    """One job with both nodes to itself; the pairing is on no command line, in no variable and in no file."""
+    whole = SPREAD.replace("exclusive: gpus", "exclusive: machine")
+    running = start(wattdock, slurm, "run", wattdock.write(whole), "--on", "slurm")
     wait_until(lambda: in_pass(wattdock, 0) or running.poll() is not None)
     assert running.poll() is None, running.communicate()[1]
     assert "NumNodes=2 " in slurm("scontrol", "--details", "show", "job", "1")
@@ -49,6 +50,10 @@ def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cl
     environment = result["environment"]
     [node] = environment["nodes"]
     assert (environment["job"]["node"], node["job"]["node"], node["job"]["id"]) == ("n1", "n2", "1_0")
+    for job in (environment["job"], node["job"]):
+        assert (job["exclusive"], job["node_gpus"], job["gpus"]) == (True, 2, 1)
+    [alone] = [check for check in result["audit"]["checks"] if check["name"] == "other measurements"]
+    assert alone["status"] == "pass", alone
     assert environment["gpu_uuids"] == [fake_nvml.uuid_of(1), fake_nvml.uuid_of(3)]
     assert result["energy"]["total_j"] == pytest.approx(sum(result["energy"]["per_gpu_j"].values()))
 

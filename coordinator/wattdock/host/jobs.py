@@ -17,7 +17,8 @@ LONGEST_ANSWER_S = 120
 USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 # The number of GPUs in a node's "Gres=gpu:a100:4(S:0-1),shard:8", or in a job's "GRES=gpu:a100:2(IDX:0-1)".
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
-
+# What a job has of nodes of which it has the same.
+GIVEN = re.compile(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=\S+ GRES=(\S*)")
 
 __all__ = ["Job", "ask_slurm", "job_here", "start_step"]
 
@@ -69,7 +70,7 @@ def job_here() -> Job | None:
         shown = ask_slurm("scontrol", "--oneliner", "--details", "show", "job", job)
         node_shown = ask_slurm("scontrol", "--oneliner", "show", "node", node)
         shared, total = _word("OverSubscribe", shown), _word("CPUTot", node_shown)
-        given = re.search(rf" Nodes={re.escape(node)} CPU_IDs=(\S+) Mem=\S+ GRES=(\S*)", shown)
+        given = next((part for part in GIVEN.findall(shown) if node in _nodes(part[0])), None)
         has_cpus = bool(given) and shared != "YES" and total == str(_count(given[1] if given else ""))
         alone, gpus = shared == "NO" or has_cpus, _gpus(given[2]) if given else None
         of_node = _gpus(gres) if (gres := _word("Gres", node_shown)) else None
@@ -80,6 +81,11 @@ def _word(name: str, shown: str) -> str | None:
     """Return the value of NAME=VALUE in what scontrol shows."""
     found = re.search(rf"(?:^|\s){name}=(\S+)", shown)
     return found[1] if found else None
+
+
+def _nodes(shown: str) -> list[str]:
+    """Return the nodes that "n[1-2,7]" names."""
+    return ask_slurm("scontrol", "show", "hostnames", shown).split() if "[" in shown else [shown]
 
 
 def _gpus(gres: str) -> int:
