@@ -51,7 +51,7 @@ def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cl
     [node] = environment["nodes"]
     assert (environment["job"]["node"], node["job"]["node"], node["job"]["id"]) == ("n1", "n2", "1_0")
     for job in (environment["job"], node["job"]):
-        assert (job["exclusive"], job["node_gpus"], job["gpus"]) == (True, 2, 1)
+        assert (job["exclusive"], job["node_gpus"], job["gpus"]) == (True, 2, 2)
     [alone] = [check for check in result["audit"]["checks"] if check["name"] == "other measurements"]
     assert alone["status"] == "pass", alone
     assert environment["gpu_uuids"] == [fake_nvml.uuid_of(1), fake_nvml.uuid_of(3)]
