@@ -14,9 +14,21 @@ import pytest
 from contract.runner_process import VLLM_PYTHON
 from e2e.test_vllm_nodes import PROMPTS, tokens
 from slurm.cluster import missing
-from slurm.test_slurm import DEFAULTS_OF_ALL, INTERRUPTED, LONGEST_S, SETUP, call, in_pass, start, wait_until
+from slurm.test_slurm import (
+    DEFAULTS_OF_ALL,
+    INTERRUPTED,
+    LONGEST_S,
+    SETUP,
+    call,
+    coordinator,
+    in_pass,
+    start,
+    wait_until,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from command import Command
     from slurm.cluster import Cluster
 
@@ -63,18 +75,30 @@ def of_wattdock(wattdock: Command) -> list[str]:
     return [line for line in wattdock.running() if "wattdock" in line or "srun " in line]
 
 
-def test_a_cancelled_model_over_two_nodes_leaves_nothing_running_and_goes_on(wattdock: Command, slurm: Cluster) -> None:
-    """Agents die with the job, the head is told a moment later: an interruption, not a lost node."""
-    file = wattdock.write(SPREAD)
-    running = start(wattdock, slurm, "run", file, "--on", "slurm")
-    wait_until(lambda: in_pass(wattdock, 0))
+def cancel(wattdock: Command, slurm: Cluster) -> None:
     assert call(wattdock, slurm, "fleet", "cancel", "x")[0] == 0
+
+
+def kill_head(wattdock: Command, slurm: Cluster) -> None:
+    os.kill(coordinator(wattdock, 0) or 0, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "statuses"), [(cancel, ["interrupted", "ok"]), (kill_head, ["ok"])], ids=["cancelled", "head killed"]
+)
+def test_a_job_over_two_nodes_that_ends_leaves_nothing_running_and_goes_on(
+    wattdock: Command, slurm: Cluster, end: Callable[[Command, Cluster], None], statuses: list[str]
+) -> None:
+    """Agents die with the job, the head is told a moment later: an interruption, not a lost node."""
+    running = start(wattdock, slurm, "run", wattdock.write(SPREAD), "--on", "slurm")
+    wait_until(lambda: in_pass(wattdock, 0))
+    end(wattdock, slurm)
+    wait_until(lambda: not [line for line in of_wattdock(wattdock) if " run " not in line])
     _, err = running.communicate(timeout=LONGEST_S)
     assert running.returncode == INTERRUPTED, err
-    wait_until(lambda: not of_wattdock(wattdock))
     code, _, err = call(wattdock, slurm, "run", "--on", "slurm", "--resume", "x")
     assert code == 0, err
-    assert sorted(result["status"] for result in wattdock.results()) == ["interrupted", "ok"]
+    assert sorted(result["status"] for result in wattdock.results()) == statuses
     [log] = [file.read_text() for file in wattdock.folder.glob("results/studies/*/tasks/0000.log")]
     assert "pass 1/3" not in log.rpartition("listening on port")[2]
 
