@@ -153,8 +153,7 @@ class ExperimentConfig(StrictSettings):
             only from the same GPUs, which disturbs and is not publishable.
         wait_s: How long to wait for others who measure here.
         launcher: "auto" takes docker where an engine and the image are there, else a process; never apptainer.
-        package_lock: Another lock of packages, as `wattdock environments lock` writes it, from which the environment
-            of a process is made.
+        package_lock: Another lock, by `wattdock environments lock`, from which a process's environment is made.
         meter: "auto" is NVML where there is an NVIDIA GPU, else RAPL where that can be read, else none; "zeus" checks
             each pass with ZeusMonitor too. RAPL's series stand beside GPUs' wherever they can be read.
         isolation: "group" shares one runner among experiments with the same Load; "experiment" never does.
@@ -162,8 +161,7 @@ class ExperimentConfig(StrictSettings):
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         quality: What the model is asked after the measured passes; None asks nothing.
-        nodes: The other nodes that hold a part of the model; None for a model on this one. `gpus` then counts those of
-            each node.
+        nodes: Over which nodes the model is spread; None keeps it on this one. `gpus` counts those of each.
     """
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held

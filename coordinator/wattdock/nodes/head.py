@@ -52,7 +52,7 @@ STOP_WAIT_S = 60.0
 
 @contextmanager
 def machine_of(study: Study, base: MachineAccess = HERE) -> Iterator[MachineAccess]:
-    """Yield how a study reaches its machines; agents are connected to as it is planned, and let go at the end.
+    """Yield how a study that names nodes reaches them; agents are connected to as it is planned, and let go at the end.
 
     Raises:
         ConfigError: Its experiments name different nodes.
@@ -60,19 +60,10 @@ def machine_of(study: Study, base: MachineAccess = HERE) -> Iterator[MachineAcce
     specs = {json_text(spec.model_dump(mode="json")): spec for config in study.experiments if (spec := config.nodes)}
     if len(specs) > 1:
         raise ConfigError("nodes: the experiments of a study share one set of nodes", "split the study")
-    if not specs:
-        yield base
-        return
     with ExitStack() as stack:
         head = _Head(next(iter(specs.values())), base, stack)
-        yield replace(
-            base,
-            plan=head.plan,
-            new_meter=head.new_meter,
-            launcher=head.launcher,
-            connect=head.connect,
-            elsewhere=head.elsewhere,
-        )
+        reach: dict[str, Any] = {"plan": head.plan, "new_meter": head.new_meter, "elsewhere": head.elsewhere}
+        yield replace(base, launcher=head.launcher, connect=head.connect, **reach)
 
 
 @dataclass
