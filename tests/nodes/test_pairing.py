@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,7 +20,6 @@ from wattdock.nodes import Agent, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -63,6 +64,17 @@ def test_what_is_no_pairing_file_is_told_in_one_line(file: Path, content: bytes)
         Pairing.read(file)
     with raises(ConfigError, "missing.pem"):
         Pairing.read(file.with_name("missing.pem"))
+
+
+def test_a_pairing_can_come_through_standard_input(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ssh and srun hand it over; what is no pairing is told in one line there, too."""
+    for content, same in ((Pairing.make(file, 1).pem, True), (b"", False), (b"x" * 99_999, False)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        if same:
+            assert Pairing.read(Path("-")).pem == content == file.read_bytes()
+            continue
+        with raises(ConfigError, "- is no pairing file"):
+            Pairing.read(Path("-"))
 
 
 def test_key_and_certificate_of_two_files_are_no_pairing(file: Path, tmp_path: Path) -> None:
