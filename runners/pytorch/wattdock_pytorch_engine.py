@@ -70,9 +70,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     for device in engine.devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    # A full collection takes tenths of a second in the middle of a pass. vLLM does the same once it has started.
-    gc.collect()
-    gc.freeze()
     return engine, _describe(engine, order, gpus)
 
 

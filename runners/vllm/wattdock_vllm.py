@@ -6,6 +6,7 @@ them. Imports no vLLM, so that the runner can describe itself at once.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,10 @@ def effective_engine_args(config: Any, names: Iterable[str]) -> dict[str, Any]:
         path, _, attribute = place.rpartition(".")
         if hasattr(part := _at(config, path), attribute):
             settings[name] = getattr(part, attribute)
+    if "compilation_config" in settings:
+        # Where compiled code lies differs between the start that compiles it and those that find it.
+        settings["compilation_config"] = compilation = copy(settings["compilation_config"])
+        compilation.cache_dir = compilation.local_cache_dir = ""
     return {name: json_ready(settings[name]) for name in sorted({*names, *RESOLVED}) if name in settings}
 
 

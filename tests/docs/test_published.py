@@ -84,6 +84,31 @@ def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> N
             assert f"| {figure:.4f} [" in page or f"| {figure:.3f} [" in page
 
 
+def test_kept_figures_of_pytorchs_splits_follow_from_their_records(called: Called) -> None:
+    """The figures with their intervals, and that one GPU is the cheapest."""
+    page, bundle = (
+        (DOCS / "measurements/h200-splits.md").read_text(encoding="utf-8"),
+        DOCS / "measurements/data/pytorch-splits-two-h200.tar",
+    )
+    for result in json.loads(called("show", bundle, "--again", "--json").stdout):
+        budget, checks = result["budget"], result["audit"]["checks"]
+        assert f"| {budget['energy_per_unit_j']:.3f} [" in page
+        against = {check["name"] for check in checks if check["status"] in ("fail", "unknown")}
+        assert against == {"measured window", "uncertainty", "weights", "software"}
+    assert "fewest joules: one GPU" in (shown := called("scaling", bundle).stdout)
+    ratio = "1.51 [1.32, 1.73] times as much"
+    assert ratio in shown
+    assert ratio in page
+
+
+def test_the_kept_figure_of_sglang_follows_from_its_records(called: Called) -> None:
+    """Real records of a client that stood still are found by their check."""
+    page = (DOCS / "measurements/h200-engines.md").read_text(encoding="utf-8")
+    [result] = json.loads(called("show", DOCS / "measurements/data/sglang-h200.tar", "--again", "--json").stdout)
+    assert f"**{result['budget']['energy_per_unit_j']:.4f} J/output token**" in page
+    assert {check["status"] for check in result["audit"]["checks"] if check["name"] == "serving client"} == {"fail"}
+
+
 def test_kept_figures_of_two_precisions_follow_from_their_records(called: Called) -> None:
     """Joules per token, the score and what a correct answer cost."""
     page = (DOCS / "measurements/precisions.md").read_text(encoding="utf-8")
@@ -91,6 +116,6 @@ def test_kept_figures_of_two_precisions_follow_from_their_records(called: Called
     for result in json.loads(shown):
         budget, asked = result["budget"], result["quality"]["overall"]
         assert f"| {budget['energy_per_unit_j']:.4f} ± {budget['expanded']:.2%}"[:-1] in page
-        ends = asked["interval"] and f" [{', '.join(f'{end:.2f}' for end in asked['interval'])}]"
-        costs = f"{asked['energy_per_correct_j']:.2f}{ends or ', two restarts'}"
+        ends = ", ".join(f"{end:.2f}" for end in asked["interval"])
+        costs = f"{asked['energy_per_correct_j']:.2f} [{ends}]"
         assert f"| {asked['score']:.3f} ± {asked['score_error']:.3f} | {costs} |" in page

@@ -133,12 +133,9 @@ class VirtualRunner:
         return ClockCheck("boot", 1)
 
     def load(
-        self,
-        request: LoadRequest,
-        *,
-        timeout_s: float,
-        progress: Callable[[str], None],
+        self, request: LoadRequest, *, timeout_s: float, progress: Callable[[str], None], waiting: Callable[[], None]
     ) -> tuple[RunnerEnvironment, Span]:
+        waiting()
         self.limits["load_s"] = timeout_s
         self.args, self.gpus = dict(request.engine_args), tuple(request.gpu_uuids)
         progress("reading weights")

@@ -84,8 +84,10 @@ def test_a_runner_that_hangs_is_told_from_one_whose_engine_does(
     order = LoadRequest(write_config(tmp_path / "model"), engine_args=fault)
     request = PassRequest(WorkloadSpec(batch_size=2), PROMPTS, min_requests=2)
 
+    waited = list[None]()
+
     def serve(client: RunnerClient) -> None:
-        client.load(order, timeout_s=load_s, progress=lambda stage: None)
+        client.load(order, timeout_s=load_s, progress=lambda stage: None, waiting=lambda: waited.append(None))
         client.generate(request, silence_s=silence_s, stall_s=1, heartbeat=lambda beat: True)
 
     with (

@@ -3,7 +3,7 @@
 from wattdock.execution.context import MachineAccess
 from wattdock.execution.environment import environment
 from wattdock.execution.failures import ADVICE, WORDS, cause_of
-from wattdock.execution.loaded import SETTLE_S, LoadedRunner
+from wattdock.execution.loaded import SETTLE_S, SILENCE_S, LoadedRunner, told_while_silent
 from wattdock.execution.procedure import measured_passes
 from wattdock.execution.recording import Recording
 from wattdock.execution.run import CircuitBreaker, schedule
@@ -11,6 +11,7 @@ from wattdock.execution.run import CircuitBreaker, schedule
 __all__ = [
     "ADVICE",
     "SETTLE_S",
+    "SILENCE_S",
     "WORDS",
     "CircuitBreaker",
     "LoadedRunner",
@@ -20,4 +21,5 @@ __all__ = [
     "environment",
     "measured_passes",
     "schedule",
+    "told_while_silent",
 ]

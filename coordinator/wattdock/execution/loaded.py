@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, RunnerError
 from wattdock.execution.command import CommandRunner
+from wattdock.files import last_lines
 from wattdock.host import leases
 from wattdock.metering import Span
 from wattdock.runner import LoadRequest, RunnerClient
@@ -41,6 +42,8 @@ AFTER_LOAD_S = 5.0
 INTERRUPTED_STOP_S = 3.0
 # How long the runner stays drained after a pass, so that the counter's next tick shows the pass's end.
 SETTLE_S = 1.0
+# After how long it is told again what a runner that loads wrote last, and how much of it.
+SILENCE_S, LINE_CHARACTERS = 20.0, 110
 # How often it is checked, while GPUs are idle, whether a signal has come.
 SIGNAL_POLL_S = 0.5
 
@@ -150,7 +153,8 @@ def ready_runner(
 
         def load() -> LoadedRunner:
             startup.stage = "load"
-            _load(client, runner, plan, model, startup=startup, emit=emit)
+            waiting = told_while_silent(log, clock, lambda line: emit(events.Loading(model.name, line)))
+            _load(client, runner, plan, model, startup=startup, emit=emit, waiting=waiting)
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
@@ -197,6 +201,22 @@ def _launched(
             context.emit(events.Note(f"the runner {runner.exit_reason()}"))
 
 
+def told_while_silent(log: Path, clock: Clock, tell: Callable[[str], None]) -> Callable[[], None]:
+    """Return what tells the runner's newest line every 20 s: an engine may compile for minutes at its first start."""
+    told, told_ns = "", clock.now_ns()
+
+    def look() -> None:
+        nonlocal told, told_ns
+        if clock.now_ns() - told_ns < SILENCE_S * NS_PER_S:
+            return
+        line, told_ns = last_lines(log, 1).strip().rpartition("\r")[2], clock.now_ns()
+        if line != told:
+            told = line
+            tell(f"in its log: {line[-LINE_CHARACTERS:]}")
+
+    return look
+
+
 def _load(
     client: RunnerClient,
     runner: LaunchedRunner,
@@ -205,6 +225,7 @@ def _load(
     *,
     startup: Recording,
     emit: events.Emit,
+    waiting: Callable[[], None],
 ) -> None:
     """Load the model, and compare the GPUs that the runner sees with those that it was given."""
     config, planned_uuids = plan.config, [gpu.uuid for gpu in plan.gpus]
@@ -224,7 +245,10 @@ def _load(
         gpu_uuids=planned_uuids,
     )
     startup.runner, span = client.load(
-        request, timeout_s=config.timeouts.load_s, progress=lambda stage: emit(events.Loading(model.name, stage))
+        request,
+        timeout_s=config.timeouts.load_s,
+        progress=lambda stage: emit(events.Loading(model.name, stage)),
+        waiting=waiting,
     )
     startup.add(spans=span)
     startup.runner_pids |= _pids(runner, plan)

@@ -357,7 +357,7 @@ class _NodesClient(RunnerClient):
         super().__init__(runner, check_all, clock)
         self._head = head
 
-    def load(self, request: Any, *, timeout_s: float, progress: Callable[[str], None]) -> Any:
+    def load(self, request: Any, *, timeout_s: float, **callbacks: Callable[..., None]) -> Any:
         """Load on all nodes at once; see `RunnerClient.load`."""
         parts, address = self._head.parts, self._head.address
         place = NodePlace(1 + len(parts), 0, address, free_port(address))
@@ -369,7 +369,7 @@ class _NodesClient(RunnerClient):
                     load=pb.LoadOrder(request=there, model_files=self._head.model_files, timeout_s=timeout_s)
                 )
             )
-        environment, span = super().load(replace(request, place=place), timeout_s=timeout_s, progress=progress)
+        environment, span = super().load(replace(request, place=place), timeout_s=timeout_s, **callbacks)
         used = list(environment.used_gpu_uuids)
         for part, number in zip(parts, asked, strict=True):
             told = part.link.wait(number, self._check, timeout_s).loaded

@@ -138,12 +138,18 @@ class RunnerClient:
         return min(checks, key=lambda check: check.round_trip_ns)
 
     def load(
-        self, request: LoadRequest | pb.LoadRequest, *, timeout_s: float, progress: Callable[[str], None]
+        self,
+        request: LoadRequest | pb.LoadRequest,
+        *,
+        timeout_s: float,
+        progress: Callable[[str], None],
+        waiting: Callable[[], None] = lambda: None,
     ) -> tuple[RunnerEnvironment, Span]:
         """Load a model; return the environment of the loaded engine, and the span of the load.
 
         Args:
             progress: Called with each stage of the load.
+            waiting: Called at least twice a second meanwhile.
 
         Raises:
             ConfigError: The engine does not know an argument or a value.
@@ -152,7 +158,12 @@ class RunnerClient:
         loaded: tuple[RunnerEnvironment, Span] | None = None
         # An agent passes on its head's message.
         call = self._stub.Load(request if isinstance(request, pb.LoadRequest) else wire.load_request(request))
-        for event in self._events(call, "loading", self._check, timeout_s=timeout_s):
+
+        def check() -> None:
+            self._check()
+            waiting()
+
+        for event in self._events(call, "loading", check, timeout_s=timeout_s):
             if event.HasField("loaded"):
                 with _understood():
                     loaded = wire.loaded(event.loaded)

@@ -25,7 +25,7 @@ from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.likelihood import score
-from wattdock_runner.process import package_version
+from wattdock_runner.process import leave_out_of_garbage_collection, package_version
 from wattdock_runner.program import run_program
 from wattdock_runner.recorder import PassRecorder, Progress
 from wattdock_runner.spread import start_workers
@@ -105,6 +105,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         try:
             self._workers = start_workers(self._backend, order)
             loaded = self._workers.load(report) if self._workers else self._backend.load(order, report)
+            leave_out_of_garbage_collection()
             span = clock.Span("load", start_ns, clock.now_ns())
             if cancelled.is_set():
                 raise PassCancelled("the client cancelled the load")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wattdock_runner.arrivals import SharedTickets
 from wattdock_runner.backend import find_backend
 from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, PassCancelled, RunnerFault
-from wattdock_runner.process import die_with_parent, log_to_stderr
+from wattdock_runner.process import die_with_parent, leave_out_of_garbage_collection, log_to_stderr
 from wattdock_runner.recorder import PassRecorder, Progress
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ class Worker:
                 self._tickets = (
                     None if order.rank else SharedTickets(self._board.descriptor, self._board.common[TAKEN:])
                 )
-                return DONE, self._backend.load(order, lambda stage: self._connection.send((STAGE, stage)))
+                loaded = self._backend.load(order, lambda stage: self._connection.send((STAGE, stage)))
+                leave_out_of_garbage_collection()
+                return DONE, loaded
             workload, prompts = arguments
             recorder = WorkerRecorder(self._connection, self._board, self._number)
             self._backend.generate(replace(workload, tickets=self._tickets), prompts, recorder)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import servicer
+from wattdock_runner.backend import LoadOrder
 from wattdock_runner.errors import WrongState
 from wattdock_runner.servicer import EngineThread, RunnerServicer
 
@@ -91,3 +95,29 @@ def test_a_model_that_could_not_be_freed_is_freed_at_the_end() -> None:
         runner.Unload(pb.UnloadRequest(), None)
     assert runner.shut_down(60)
     assert backend.unloads == 2
+
+
+class MakesMuch:
+    """A backend whose load leaves a hundred thousand objects behind."""
+
+    can_replicate = False
+
+    def ranks(self, order: object) -> int:
+        return 1
+
+    def load(self, order: object, report: object) -> SimpleNamespace:
+        self.made = [[number] for number in range(100_000)]
+        return SimpleNamespace()
+
+    def unload(self) -> None:
+        self.made = []
+
+
+def test_what_a_load_made_is_left_out_of_searches_for_garbage() -> None:
+    """A search through it stopped the client of a server for half a second within a pass."""
+    runner, before = RunnerServicer(cast("Backend", MakesMuch())), gc.get_freeze_count()
+    try:
+        runner._load(LoadOrder(Path("model")), lambda stage: None, threading.Event())
+        assert gc.get_freeze_count() > before + 100_000
+    finally:
+        gc.unfreeze()

@@ -98,6 +98,10 @@ def told(name: str) -> list[Any]:
     return [facts[name] for facts in engine.llm.collective_rpc("wattdock_facts")]
 
 
+found: Any = engine.llm.vllm_config.compilation_config
+settings = [told("engine")[0]["settings"]]
+found.cache_dir, found.local_cache_dir = "", "/cache/compiled/rank_0"
+settings.append(told("engine")[0]["settings"])
 layers = engine.llm.vllm_config.compilation_config.static_forward_context
 attention = [told("attention")]
 layers["silent"] = Silent()
@@ -122,5 +126,12 @@ backend.unload()
 module: Any = import_module("wattdock_vllm_engine")
 unstarted = module.refusal(module.fault_of(RuntimeError("lost")), {}, Exception("WorkerProc failed"))
 start = [type(unstarted).__name__, str(unstarted), unstarted.cause]
-told_all = {"ways": ways, "attention": attention, "sizes": sizes, "passes": passes, "start": start}
+told_all = {
+    "settings": settings,
+    "ways": ways,
+    "attention": attention,
+    "sizes": sizes,
+    "passes": passes,
+    "start": start,
+}
 sys.stdout.write("\n" + json.dumps(told_all))

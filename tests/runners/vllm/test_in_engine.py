@@ -28,6 +28,13 @@ def test_a_layer_that_does_not_tell_its_attention_leaves_it_unknown(in_engine: d
     assert in_engine["attention"] == [[["CPU_ATTN"]], [None]]
 
 
+def test_where_compiled_code_lies_is_no_setting(in_engine: dict[str, Any]) -> None:
+    """The first start compiles it into one folder, and later ones load it from another: nothing differs."""
+    compiling, found = in_engine["settings"]
+    assert "cudagraph_mode" in compiling["compilation_config"]
+    assert compiling == found
+
+
 def test_weights_count_in_the_type_in_which_they_lie_in_memory(in_engine: dict[str, Any]) -> None:
     """A thousand of 8 bits and a scale of 32 are 1,004 bytes more, as where vLLM quantised them."""
     before, after = in_engine["sizes"]
