@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection
+from wattdock.text import pluralize
 
 __all__ = ["GpuCount", "NodesSpec"]
 MOST_NODES = 65
@@ -68,7 +69,7 @@ class NodesSpec(StrictSettings):
         if type(section) is not BackendSection and not section.spans_nodes:
             return f"{config.backend} cannot spread a model over nodes; vllm can"
         if needed % self.count and not isinstance(config.gpus, GpuCount):
-            return f"{needed} GPUs cannot be shared out over {self.count} nodes"
+            return f"{pluralize(needed, 'GPU')} cannot be shared out over {self.count} nodes"
         single = {
             "speculative_config.model": config.draft,
             "data_parallel_size": section.replicas > 1,

@@ -54,8 +54,9 @@ def agent(
     tell = partial(say, err=True)
     # What ends a job of a scheduler ends the agent as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with interruptible(lambda: "nothing is left running"), Agent(Pairing.read(file), listen, tell, once=once) as opened:
+    pairing = Pairing.read(file)
+    with interruptible(lambda: "nothing is left running"), Agent(pairing, listen, tell, once=once) as opened:
         if address := opened.address_in_job():
             say(address)
-        tell(f"listening on port {opened.port} until {opened.expires.isoformat(timespec='minutes')}")
+        tell(f"listening on port {opened.port} until {pairing.expires.isoformat(timespec='minutes')}")
         opened.wait()

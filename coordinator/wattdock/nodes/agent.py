@@ -75,11 +75,6 @@ class Agent(node_pb2_grpc.NodeServicer):
             session.close()
         self._server.stop(grace=1).wait()
 
-    @property
-    def expires(self) -> datetime:
-        """When its pairing expires."""
-        return self._pairing.expires
-
     def address_in_job(self) -> str | None:
         """Return, in a line, where the node that launched this one's task finds it; None outside a step of Slurm's."""
         launcher = os.environ.get(LAUNCHED_FROM)
