@@ -55,6 +55,20 @@ def test_an_agent_of_the_job_takes_the_head_and_ends_after_it(job: Path) -> None
     assert list(job.glob("*.pem")) == []
 
 
+@pytest.mark.slow
+def test_each_further_node_has_an_agent_of_the_same_pairing(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job of three nodes; srun gives every task what it reads."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    set_up(job, 'read -rd "" secret; "$@" <<< "$secret" & "$@" <<< "$secret"; wait; exit')
+    with behind.slurm_step.agents_of_job(2, []) as (pairing, addresses):
+        links = [behind.NodeLink(address, pairing) for address in addresses]
+        assert len(set(addresses)) == 2
+        for opened in links:
+            opened.check()
+            opened.close()
+    assert {"--nodes=2", "--ntasks=2"} <= set((job / "words").read_text().split("\n"))
+
+
 @pytest.mark.parametrize(("before", "said"), [("exit 1", "0 of 1 agents"), ("echo agent; exit 0", "0 of 1 agents")])
 def test_a_step_that_ends_early_is_one_line(job: Path, before: str, said: str) -> None:
     """Slurm has refused it, or the node's set-up has failed; srun itself said why."""
