@@ -184,6 +184,25 @@ def test_a_second_head_is_refused_while_the_first_is_served(agent: Agent, file: 
         pytest.fail("the agent is not free again")
 
 
+def test_an_agent_ends_its_session_where_nobody_reads_its_lines_any_more(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What started it, such as ssh, is gone, and its error stream with it."""
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+    def gone(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with Agent(Pairing.make(file, 1), "127.0.0.1:0", gone, once=True) as serving:
+        opened = link(serving, file)
+        ready(opened)
+        opened.close()
+        waiting = threading.Thread(target=serving.wait, daemon=True)
+        waiting.start()
+        waiting.join(30)
+        assert not waiting.is_alive()
+
+
 def ready(opened: behind.NodeLink) -> None:
     """Wait until a link is served, or raise why it is not."""
     deadline_s = time.monotonic() + 20

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,7 +52,7 @@ class Agent(node_pb2_grpc.NodeServicer):
     """
 
     def __init__(self, pairing: Pairing, listen: str, say: Callable[[str], None], *, once: bool = False) -> None:
-        self._pairing, self._say, self._once = pairing, say, once
+        self._pairing, self._tell, self._once = pairing, say, once
         self._free, self._over = threading.Lock(), threading.Event()
         self._session: NodeSession | None = None
         self._peer, self._heard_ns = "", 0
@@ -118,18 +119,25 @@ class Agent(node_pb2_grpc.NodeServicer):
         finally:
             session.end("the head has gone")
 
+    def _say(self, line: str) -> None:
+        # Whoever read the lines may be gone: ssh, or a step of Slurm's.
+        with suppress(OSError):
+            self._tell(line)
+
     def _close_when_over(self, session: NodeSession, context: Any) -> None:
         """Wait for the session's end, or for silence; then end all that it started, and be free."""
         while not session.ended.wait(POLL_S):
             if time.monotonic_ns() - self._heard_ns > SILENCE_S * NS_PER_S:
                 session.end(f"the head has asked nothing for {SILENCE_S:g} s")
                 context.cancel()
-        session.close()
-        self._say(f"{session.why_ended}: everything of it has ended")
-        self._session = None
-        self._free.release()
-        if self._once:
-            self._over.set()
+        try:
+            session.close()
+            self._say(f"{session.why_ended}: everything of it has ended")
+        finally:
+            self._session = None
+            self._free.release()
+            if self._once:
+                self._over.set()
 
 
 def _answer(session: NodeSession, order: pb.NodeOrder) -> pb.NodeEvent:
