@@ -117,6 +117,8 @@ exec {shlex.join(map(str, wattdock.words("run", wattdock.write(SPREAD))))}
     os.kill(agent, signal.SIGKILL)
     [result] = wait_until(wattdock.results)
     wait_until(lambda: not of_wattdock(wattdock))
+    # Slurm's own process of the job ends after it has told the controller.
+    wait_until(lambda: not slurm("squeue", "--noheader").split())
     assert (result["status"], result["error"]["cause"]) == ("failed", "node lost")
 
 
