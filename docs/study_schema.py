@@ -10,13 +10,14 @@ from pydantic.json_schema import models_json_schema
 
 from wattdock.config import sections
 from wattdock.config.experiment import ExperimentConfig, ModelSpec
+from wattdock.config.nodes import NodesSpec
 from wattdock.config.study import STUDY_MARKS, StudyFile
 from wattdock.config.workload import PromptSpec
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# Written as a plain string, each stands for a mapping.
-SHORT_FORMS = (ModelSpec, PromptSpec)
+# Written as a plain value of this type, each stands for a mapping.
+SHORT_FORMS: dict[type, str] = {ModelSpec: "string", PromptSpec: "string", NodesSpec: "integer"}
 
 
 def study_schema() -> Schema:
@@ -27,8 +28,10 @@ def study_schema() -> Schema:
     found, schema = models_json_schema([(kind, "validation") for kind in kinds])
     refs: dict[Any, Schema] = {kind: ref for (kind, _), ref in found.items()}
     definitions: Schema = schema["$defs"]
-    for kind in SHORT_FORMS:
-        definitions[kind.__name__] = {"anyOf": [{"type": "string"}, definitions[kind.__name__]]}
+    # Where agents are named, they are counted.
+    del definitions[NodesSpec.__name__]["required"]
+    for kind, short in SHORT_FORMS.items():
+        definitions[kind.__name__] = {"anyOf": [{"type": short}, definitions[kind.__name__]]}
     experiment, study = definitions[ExperimentConfig.__name__], definitions[StudyFile.__name__]
     for name, section in zip(backends, own, strict=True):
         settings = definitions.pop(refs[section]["$ref"].rpartition("/")[2])

@@ -293,6 +293,15 @@ def test_what_was_asked_for_is_declared_and_really_imported(
     assert set(packages.values()) <= set().union(*map(imported, sources(*folders)))
 
 
+@pytest.mark.parametrize(
+    "project", sorted((REPO / "runners").glob("*/pyproject.toml")), ids=lambda file: file.parent.name
+)
+def test_a_runner_s_package_holds_every_module_of_its_folder(project: Path) -> None:
+    """An installed one would miss the others only once a setting needs them."""
+    listed = tomllib.loads(project.read_text())["tool"]["setuptools"]["py-modules"]
+    assert listed == sorted(file.stem for file in project.parent.glob("*.py"))
+
+
 def test_the_coordinator_declares_everything_it_imports() -> None:
     """A fresh environment has what pyproject names, and no more can be relied on."""
     names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf"}

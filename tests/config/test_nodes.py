@@ -31,6 +31,35 @@ def test_how_many_nodes_is_identity_and_which_is_not() -> None:
     assert first.experiment_id == other.experiment_id != one.experiment_id
     assert "nodes" not in one.model_dump(mode="json")
     assert first.load_key != one.load_key
+    assert ExperimentConfig.model_validate({**VLLM, "nodes": 2}).experiment_id == first.experiment_id
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (1, "greater than or equal to 2"),
+        (66, "less than or equal to 65"),
+        ({"agents": [], "pairing": "p"}, "greater than or equal to 2"),
+        ({"agents": ["a:1"]}, "belong together"),
+        ({"count": 2, "pairing": "p"}, "belong together"),
+        ({"count": 3, **NODES}, "1 agents beside the head"),
+        ("2", "dictionary"),
+        (True, "valid integer"),
+        (2.0, "dictionary"),
+    ],
+)
+def test_nodes_are_a_number_of_a_job_or_agents_with_their_pairing(nodes: object, said: str) -> None:
+    """Nothing in between."""
+    with pytest.raises(ValidationError) as refused:
+        ExperimentConfig.model_validate({**VLLM, "nodes": nodes})
+    assert said in str(refused.value)
+
+
+def test_a_stored_study_is_read_back_as_it_was() -> None:
+    """The count is stored beside agents."""
+    for nodes in (2, NODES, {"count": 2, "clock_limit_j": 9.0}):
+        config = ExperimentConfig.model_validate({**VLLM, "nodes": nodes})
+        assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
 
 @pytest.mark.parametrize(

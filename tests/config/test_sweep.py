@@ -137,9 +137,17 @@ def test_the_example_of_a_cluster_lacks_nothing_of_a_publishable_figure(tmp_path
     assert {"--exclusive", "--gres=gpu:1", "--time=1:00:00"} <= {*job.options}
 
 
+@pytest.mark.parametrize("nodes", [2, {"agents": ["n2:1"], "pairing": "p"}, {"count": 3, "clock_limit_j": 9.0}])
+def test_the_published_schema_knows_the_short_forms(nodes: object) -> None:
+    """What the loader takes is no mistake in an editor."""
+    study = {"backend": "vllm", "model": "shape:tiny-llama", "nodes": nodes}
+    jsonschema.Draft202012Validator(study_schema()).validate(study)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"nodes": "2"},
         {"workload": {"batch_sise": 1}},
         {"sweep": {"workload.batch_size": 3}},
         {"sweep": {"workload.seed": [1]}, "nmae": "x"},

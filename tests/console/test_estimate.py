@@ -30,6 +30,23 @@ def test_a_70b_model_needs_two_80_gb_gpus_and_fewer_are_refused(called: Called) 
     assert gpu["weights"] == 70_553_706_496 * 2
 
 
+def test_what_one_node_cannot_hold_is_told_with_the_nodes_and_their_split(called: Called) -> None:
+    """357 GB on 8 × 42.9 GB cannot be; on 16 each holds 22.3 GB. 16 L4s of 24.2 GB cannot hold it with the rest."""
+    asked = ("estimate", "falcon-180b", "--gpu-model", "A100-40GB", "--gpu-model", "L4", "--gpu-model", "H200")
+    done = called(*asked)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if "one node" in line]
+    assert line == "one node of 8 GPUs is not enough with A100-SXM4-40GB (2 nodes, TP=8 PP=2); L4 (3 nodes, TP=8 PP=3)"
+    told = {
+        gpu["gpu"].removeprefix("NVIDIA "): gpu["fewest_nodes"]
+        for gpu in json.loads(called(*asked, "--json").stdout)["gpus"]
+    }
+    assert told["A100-SXM4-40GB"] == {"nodes": 2, "split": "TP=8 PP=2", "gpus": 16}
+    assert told["H200"] == {"nodes": 1, "split": "TP=4", "gpus": 4}
+    halved = called(*asked, "--gpus-per-node", "2", "--json")
+    assert {gpu["fewest_nodes"]["nodes"] for gpu in json.loads(halved.stdout)["gpus"]} == {2, 6, 12}
+
+
 def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Called) -> None:
     """The first line says so."""
     said = called("estimate", "gpt-sw3-40b", "--gpu-model", "H200").stdout

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from command import Command
 
-RUNNER, METER = 5, 6
+RUNNER, METER, INTERRUPTED = 5, 6, 130
 LONGEST_S = 120
 STUDY = """
 backend: fake
@@ -143,4 +143,18 @@ def test_a_killed_runner_of_a_node_is_a_failed_row_and_the_agent_stays(wattdock:
         error = failed(wattdock)
         assert (error["cause"], "its runner" in error["message"]) == ("node lost", True)
         nodes.wait_for("everything of it has ended")
+        ended(nodes.run(study(nodes)), 0)
+
+
+def test_a_load_that_hangs_on_every_node_ends_with_ctrl_c(wattdock: Command) -> None:
+    """An agent ends what it does for the head as soon as the head gives that up, and serves the next study."""
+    with two_nodes(wattdock) as nodes:
+        process = nodes.run(study(nodes), "--set", "fake.load_s=600")
+        nodes.wait_for("pretending to load")
+        asked_s = time.monotonic()
+        nodes.end(" run ", signal.SIGINT)
+        ended(process, INTERRUPTED)
+        assert time.monotonic() - asked_s < 60
+        nodes.wait_for("everything of it has ended")
+        assert [line for line in wattdock.running() if "wattdock_runner" in line] == []
         ended(nodes.run(study(nodes)), 0)

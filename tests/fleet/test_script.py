@@ -42,6 +42,21 @@ def test_tasks_of_equally_many_gpus_are_one_array() -> None:
     assert arrays == ["--array=2", "--gres=gpu:1", "--array=0,3", "--gres=gpu:2", "--array=1"]
 
 
+def test_models_over_equally_many_nodes_are_one_array() -> None:
+    """A task is a job of all its nodes, with GPUs on each; agents that somebody started are no nodes of a job."""
+    two, three = {"nodes": 2, "gpus": {"count": 4}}, {"nodes": 3, "gpus": {"count": 4}}
+    found = jobs(study({"name": "one"}, {"name": "two", **two}, {"name": "three", **three}))
+    assert [(job.file_name, job.description) for job in found] == [
+        ("gpus-1.sh", "1 task of 1 GPU"),
+        ("nodes-2-gpus-4.sh", "1 task of 2 nodes with 4 GPUs"),
+        ("nodes-3-gpus-4.sh", "1 task of 3 nodes with 4 GPUs"),
+    ]
+    assert {"--nodes=3", "--ntasks-per-node=1", "--gres=gpu:4"} < set(found[2].options)
+    assert "--ntasks-per-node" not in found[0].script
+    with raises(PreflightError, "nodes.agents", "write nodes: 2"):
+        jobs(study({"gpus": {"count": 1}, "nodes": {"agents": ["n:1"], "pairing": "p"}}))
+
+
 def test_more_tasks_than_an_array_has_are_refused() -> None:
     """A cluster's arrays end at 1001 unless it raises that."""
     experiments = [{"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1002)]

@@ -212,3 +212,40 @@ def test_other_parts_than_the_language_model_are_weights_too() -> None:
     """A vision tower is in the files, and in the engine."""
     config = {"model_type": "llava", "dtype": "bfloat16", "text_config": CONFIGS["dense"]}
     assert ModelMemory.of(config, ENGINE, stored=StoredWeights(4_000_000, 1_000_000)).weights_bytes == 2_000_000
+
+
+@given(
+    name=st.sampled_from(["llama-3.1-70b", "falcon-180b", "mixtral-8x7b", "gpt-oss-120b"]),
+    memory_gb=st.integers(4, 300),
+    per_node=st.integers(1, 16),
+)
+def test_the_fewest_nodes_hold_a_model_and_one_fewer_do_not(name: str, memory_gb: int, per_node: int) -> None:
+    """Each node gets as many GPUs as the others, and none more than it has."""
+    sized = ModelMemory.of(presets()[name].published_config, ENGINE, Requests(1, 2048, 2048, certain=True))
+    needed = sized.nodes_needed(memory_gb * 1e9, per_node)
+    if needed is None:
+        assert sized.estimate(Split(pipeline=len(sized.model.layers)), memory_gb * 1e9).verdict != "fits"
+        return
+    nodes, split = needed
+    assert sized.estimate(split, memory_gb * 1e9).verdict == "fits"
+    assert (split.gpus % nodes, split.gpus // nodes <= per_node) == (0, True)
+    if nodes > 2:
+        stages = split.pipeline // nodes * (nodes - 1)
+        assert sized.estimate(Split(tensor=split.tensor, pipeline=stages), memory_gb * 1e9).verdict != "fits"
+    if nodes > 1:
+        assert all(
+            fewest is None or fewest.verdict != "fits" or fewest.split.gpus > per_node
+            for fewest in sized.fewest_gpus(memory_gb * 1e9).values()
+        )
+
+
+def test_a_405b_model_takes_two_nodes_of_80_gb_and_one_of_141() -> None:
+    """812 GB of 16-bit weights on 8 × 85.5 GB, or 8 × 150.8 GB."""
+    sizes = {"hidden_size": 16_384, "intermediate_size": 53_248, "num_hidden_layers": 126, "num_attention_heads": 128}
+    config = CONFIGS["llama-3.1-70b"] | sizes
+    sized = ModelMemory.of(config, ENGINE, Requests(1, 2048, 2048))
+    assert sized.weights_bytes == pytest.approx(2 * 405.85e9, rel=1e-3)
+    assert sized.nodes_needed(85.5e9, 8) == (2, Split(tensor=8, pipeline=2))
+    assert sized.nodes_needed(150.8e9, 8) == (1, Split(tensor=8))
+    assert sized.nodes_needed(150.8e9, 4) == (2, Split(tensor=4, pipeline=2))
+    assert sized.nodes_needed(2e9, 8) is None

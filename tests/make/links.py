@@ -47,7 +47,7 @@ class Link:
         """Return what the node's clock shows at an instant of this host's."""
         return round(((5e5 + at_s) * (1 + self.drift) + self.offset_s) * NS_PER_S)
 
-    def exchanges(self, random: np.random.Generator, length_s: float, per_s: float = 20.0) -> list[Exchange]:
+    def exchanges(self, random: np.random.Generator, length_s: float, per_s: float = 10.0) -> list[Exchange]:
         """Return the exchanges of a time that begins at 0 s."""
         found = []
         for number in range(int(length_s * per_s)):

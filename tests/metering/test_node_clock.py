@@ -109,7 +109,7 @@ def test_a_clock_that_was_set_is_refused() -> None:
 def test_few_exchanges_are_no_clock() -> None:
     """Seven leave too much open."""
     with raises(ClockError, "7 exchanges of instants do not tell a clock; 8 are needed", cause=Cause.OTHER_CLOCK):
-        NodeClock.of(Link().exchanges(np.random.default_rng(5), 7 / 20))
+        NodeClock.of(Link().exchanges(np.random.default_rng(5), 7 / 10))
 
 
 @pytest.mark.parametrize(("there_s", "back_s"), [(0.02, 0.02), (0.0001, 0.03)], ids=["slow", "asymmetric"])

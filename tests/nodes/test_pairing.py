@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 import pytest
 from refused import raises
 from seams import nodes as behind
 
 from wattdock.errors import Cause, ConfigError, PreflightError, RunnerError
-from wattdock.host import Machine, processes
 from wattdock.nodes import Agent, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -66,6 +66,17 @@ def test_what_is_no_pairing_file_is_told_in_one_line(file: Path, content: bytes)
         Pairing.read(file.with_name("missing.pem"))
 
 
+def test_a_pairing_can_come_through_standard_input(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ssh and srun hand it over; what is no pairing is told in one line there, too."""
+    for content, same in ((Pairing.make(file, 1).pem, True), (b"", False), (b"x" * 99_999, False)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        if same:
+            assert Pairing.read(Path("-")).pem == content == file.read_bytes()
+            continue
+        with raises(ConfigError, "- is no pairing file"):
+            Pairing.read(Path("-"))
+
+
 def test_key_and_certificate_of_two_files_are_no_pairing(file: Path, tmp_path: Path) -> None:
     """A certificate that another key signed says nothing."""
     other = tmp_path / "other.pem"
@@ -97,12 +108,13 @@ def test_a_head_of_the_same_pairing_is_served(agent: Agent, file: Path) -> None:
     opened = link(agent, file)
     try:
         deadline_s = time.monotonic() + 30
-        while len(opened.exchanges()) < behind.LEAST_EXCHANGES and time.monotonic() < deadline_s:
+        while len(opened.exchanges) < behind.LEAST_EXCHANGES and time.monotonic() < deadline_s:
             opened.check(wait_s=0.1)
         # The same clock: no more apart than the round trip.
         clock = opened.clock()
         here_ns = time.monotonic_ns()
-        assert abs(clock.there(here_ns) - here_ns) < 1e9 * (clock.bound_s + 0.01)
+        assert abs(int(clock.here(np.array([here_ns]))[0]) - here_ns) < 1e9 * (clock.bound_s + 0.01)
+        assert here_ns <= opened.beyond(here_ns) < here_ns + 1e9
     finally:
         opened.close()
 
@@ -172,10 +184,29 @@ def test_a_second_head_is_refused_while_the_first_is_served(agent: Agent, file: 
         pytest.fail("the agent is not free again")
 
 
+def test_an_agent_ends_its_session_where_nobody_reads_its_lines_any_more(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What started it, such as ssh, is gone, and its error stream with it."""
+    monkeypatch.setenv("WATTDOCK_LEASES", str(tmp_path / "leases"))
+
+    def gone(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with Agent(Pairing.make(file, 1), "127.0.0.1:0", gone, once=True) as serving:
+        opened = link(serving, file)
+        ready(opened)
+        opened.close()
+        waiting = threading.Thread(target=serving.wait, daemon=True)
+        waiting.start()
+        waiting.join(30)
+        assert not waiting.is_alive()
+
+
 def ready(opened: behind.NodeLink) -> None:
     """Wait until a link is served, or raise why it is not."""
     deadline_s = time.monotonic() + 20
-    while not opened.exchanges() and time.monotonic() < deadline_s:
+    while not opened.exchanges and time.monotonic() < deadline_s:
         opened.check(wait_s=0.1)
     opened.check()
 
@@ -184,20 +215,16 @@ def test_another_version_commit_or_user_is_refused_with_both_values(
     agent: Agent, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions that differ would not mean the same by one message."""
-    monkeypatch.setattr(behind.link, "__version__", "9.9")
-    with raises(PreflightError, "9.9", cause=Cause.VERSION):
-        link(agent, file)
-    monkeypatch.undo()
-    # Both sides are this process: the agent asks first.
-    names = iter(["else", "somebody"])
-    monkeypatch.setattr(processes, "user_name", lambda: next(names))
-    with raises(PreflightError, "somebody", "else", cause=Cause.VERSION):
-        link(agent, file)
-    monkeypatch.undo()
-    commits = iter([SimpleNamespace(revision="0ddba11"), SimpleNamespace(revision="decade")])
-    monkeypatch.setattr(Machine, "checkout", lambda: next(commits))
-    with raises(PreflightError, "commit 0ddba11, here decade", cause=Cause.VERSION):
-        link(agent, file)
+    own = [behind.messages.description() for _ in range(2)]
+    unequal = {"wattdock": ("9.9", "1.2"), "user": ("else", "some"), "commit": ("0ddba11", ""), "protocol": (7, 8)}
+    for name, (there, here) in unequal.items():
+        told = [behind.pb.DescribeNodeResponse.FromString(message.SerializeToString()) for message in own]
+        for message, value in zip(told, (there, here), strict=True):
+            setattr(message, name, value)
+        for module, message in zip((behind.agent, behind.link), told, strict=True):
+            monkeypatch.setattr(module, "description", lambda message=message: message)
+        with raises(PreflightError, f"has another {name} {there}, here {here or 'none'}", cause=Cause.VERSION):
+            link(agent, file)
 
 
 def test_nothing_listens(file: Path) -> None:

@@ -125,6 +125,44 @@ def test_what_else_differs_between_two_results_is_named() -> None:
     assert len(named) == len(changes)
 
 
+def over(nodes: object, *, address: str = "n2:7407") -> StoredResult:
+    """Return a result of TP=2 over two nodes, as such a run stores it, or on one."""
+    changes: dict[str, Any] = {
+        "config.backend": "vllm",
+        "config.vllm": {"tensor_parallel_size": 2},
+        "environment.backend": "vllm",
+        "environment.gpu_count": 2,
+        "environment.gpu_names": ["NVIDIA H200"] * 2,
+    }
+    if nodes:
+        facts = {"host_name": "n2", "boot_id": "b", "gpu_uuids": ["GPU-2"], "cpu_model": "EPYC", "round_trip_s": 1e-4}
+        changes |= {"config.nodes": nodes, "environment.nodes": [{"name": address, **facts}]}
+    return row("one", changes, restarts=[1, 1.01, 1.02])
+
+
+AGENTS = {"agents": ["n2:7407"], "pairing": "pair.pem"}
+
+
+def test_a_split_over_two_nodes_is_told_apart_from_the_same_split_on_one() -> None:
+    """By the setting and by what the other node is; the pair is still compared, as is any with another setting."""
+    found = compare([over(None)], [over(AGENTS)])
+    [pair] = found.pairs
+    assert pair.tests[PRIMARY].differs is not None
+    named = {one.name: (one.a, one.b) for one in found.differs_in}
+    assert named["setting: nodes"] == ("–", "2")
+    assert (named["node 1: host_name"], named["node 1: cpu_model"]) == (("–", "n2"), ("–", "EPYC"))
+    assert {name.partition(": ")[0] for name in named} == {"setting", "node 1"}
+
+
+def test_the_same_split_over_other_nodes_is_the_same_experiment() -> None:
+    """Started by hand or by Slurm, at whichever address; what a link is like is no condition."""
+    by_hand, elsewhere = over(AGENTS), over(AGENTS | {"agents": ["b:9"], "clock_limit_j": 9.0}, address="b:9")
+    by_slurm = over({"count": 2}, address="127.0.0.1:4711")
+    for other in (elsewhere, by_slurm):
+        assert compare([by_hand], [other]).differs_in == ()
+        assert other.result.experiment_id == by_hand.result.experiment_id
+
+
 def test_the_files_of_the_models_folder_that_differ_are_named() -> None:
     """Weights in many files are one condition; the folder's name and path may be equal."""
     shards = {f"model-0000{n}-of-00009.safetensors": f"{n}" for n in range(9)}

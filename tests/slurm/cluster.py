@@ -89,10 +89,15 @@ class Cluster:
 
     @property
     def within(self) -> tuple[str, ...]:
-        """A command of root's that gives the unprivileged user the name that Slurm asks of every user."""
+        """A command of root's that gives the unprivileged user the name that Slurm asks of every user.
+
+        Also a /dev/shm of its own, by which engines tell whether two processes are on one node.
+        """
         if os.getuid() != 0:
             return ()
-        mounts = " && ".join(f"mount --bind {self.folder}/{name} {place}" for place, name in self.over.items())
+        own_memory = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
+        binds = (f"mount --bind {self.folder}/{name} {place}" for place, name in self.over.items())
+        mounts = " && ".join((own_memory, *binds))
         return ("unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh")
 
     def start(self, name: str, *words: str | Path) -> None:

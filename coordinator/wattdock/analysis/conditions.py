@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from wattdock.config import ExperimentConfig
 from wattdock.text import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from wattdock.config import ExperimentConfig
     from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"
@@ -63,8 +63,7 @@ SPELLED = {
 
 def settings(config: ExperimentConfig) -> dict[str, str]:
     """Return every setting that is part of the experiment's identity, by its dotted name."""
-    identity = config.model_dump(mode="json", exclude=ExperimentConfig.NOT_IDENTITY)
-    return {name: str(value) for name, value in dotted(identity) if value is not None}
+    return {name: str(value) for name, value in dotted(config.identity) if value is not None}
 
 
 def everything(config: ExperimentConfig, environment: EnvironmentSnapshot | None) -> dict[str, str]:

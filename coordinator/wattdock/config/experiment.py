@@ -160,8 +160,7 @@ class ExperimentConfig(StrictSettings):
         runner_python: Interpreter that has the backend's packages, instead of an environment that wattdock makes.
         power_limit_w: The GPUs' power limit where it was set on purpose; it is checked, never set.
         quality: What the model is asked after the measured passes; None asks nothing.
-        nodes: The other nodes that hold a part of the model; None for a model on this one. `gpus` then counts those of
-            each node.
+        nodes: Over which nodes the model is spread; None keeps it on this one. `gpus` counts those of each.
     """
 
     # Settings of where, under which name and with which timeouts an experiment runs, and of what its requests are held
@@ -265,9 +264,7 @@ class ExperimentConfig(StrictSettings):
             config._require_nothing_of_an_engine()
         if config.nodes and (why_not := config.nodes.why_not(config)):
             raise ValueError(f"nodes: {why_not}")
-        asked, needed = config.gpus_asked * config.node_count, section.gpus_needed()
-        if config.accelerator != "cpu" and asked < needed:
-            raise ValueError(f"gpus: {asked} cannot hold a split over {needed}; leave gpus out, or ask for {needed}")
+        config._require_gpus_for_split()
         if config.model.id == SERVED_MODEL and not section.server_url:
             raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
@@ -297,9 +294,13 @@ class ExperimentConfig(StrictSettings):
     def _with_section(self, dump: Any) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
         # An experiment that asks nothing is the one that it was before there were questions.
-        absent = ("quality", "nodes")
-        fields = {name: value for name, value in fields.items() if name not in absent or value is not None}
+        fields = {name: each for name, each in fields.items() if each is not None or name not in ("quality", "nodes")}
         return fields | {self.backend: self._section.model_dump(mode="json")}
+
+    def _require_gpus_for_split(self) -> None:
+        asked, needed = self.gpus_asked * self.node_count, self.section.gpus_needed()
+        if self.accelerator != "cpu" and asked < needed:
+            raise ValueError(f"gpus: {asked} cannot hold a split over {needed}; leave gpus out, or ask for {needed}")
 
     def _require_nothing_of_an_engine(self) -> None:
         """Refuse settings that a command of the user's own cannot have.
@@ -378,14 +379,16 @@ class ExperimentConfig(StrictSettings):
         alone = {"questions": self.experiment_id} if self.quality and self.section.caches_prefixes else {}
         return json.dumps(self.model_dump(mode="json", include=LOAD_KEYS) | alone, sort_keys=True)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that tell experiments apart, JSON-ready; of nodes, how many they are and not which."""
+        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
+        return identity | ({"nodes": self.nodes.count} if self.nodes else {})
+
     @cached_property
     def experiment_id(self) -> str:
         """Hash of the canonical config: equal settings, equal id; 64 hexadecimal digits."""
-        identity = {key: value for key, value in self.model_dump(mode="json").items() if key not in self.NOT_IDENTITY}
-        if self.nodes:
-            # How many, not which.
-            identity["nodes"] = self.nodes.count
-        return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def label(self) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection
+from wattdock.text import pluralize
 
 __all__ = ["GpuCount", "NodesSpec"]
+MOST_NODES = 65
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+:\d{1,5}$")]
 
 
@@ -25,25 +27,40 @@ class GpuCount(StrictSettings):
 
 
 class NodesSpec(StrictSettings):
-    """The nodes that hold a model beside this one, which is the head; each runs `wattdock agent`.
+    """The nodes that hold a model: this one, which is the head, and others, on each of which an agent runs.
+
+    `nodes: N` is a Slurm job of N nodes, on which the head starts the agents itself; else `agents` run already.
 
     Attributes:
-        agents: Addresses of the agents, "host:port"; the section's GPUs are spread over head and agents alike.
-        pairing: The file that `wattdock pair` made.
+        count: Number of nodes, the head included; the section's GPUs are spread over all alike.
+        agents: Addresses of agents that were started by hand, "host:port".
+        pairing: The file that `wattdock pair` made, where there are `agents`.
         address: The head's address for the engine's own traffic; None is the one on the way to the first agent.
         clock_limit_j: Most joules by which an end of a span may be off, at the 95 % level, for a step of a GPU's whole
             power limit, because a node's clock is not known better; a slower link is refused.
     """
 
-    agents: Annotated[list[Address], Field(min_length=1, max_length=64)]
-    pairing: Annotated[Path, Field(strict=False)]
+    count: Annotated[int, Field(ge=2, le=MOST_NODES)]
+    agents: list[Address] = Field(default_factory=list)
+    pairing: Annotated[Path, Field(strict=False)] | None = None
     address: str | None = None
     clock_limit_j: PositiveFloat = 5.0
 
-    @property
-    def count(self) -> int:
-        """Number of nodes, the head included."""
-        return 1 + len(self.agents)
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:
+        if isinstance(value, int):
+            return {"count": value}
+        agents = value.get("agents") if isinstance(value, dict) else None
+        return {"count": 1 + len(agents), **value} if isinstance(agents, list) else value
+
+    @model_validator(mode="after")
+    def _agents_are_all_other_nodes(self) -> Self:
+        if self.agents and self.count != 1 + len(self.agents):
+            raise ValueError(f"count: {self.count}, and {len(self.agents)} agents beside the head; leave count out")
+        if bool(self.agents) != bool(self.pairing):
+            raise ValueError("agents and pairing belong together; without both a Slurm job's nodes are taken")
+        return self
 
     def why_not(self, config: Any) -> str | None:
         """Return why an experiment, an `ExperimentConfig`, cannot be spread over these nodes; None where it can."""
@@ -52,7 +69,7 @@ class NodesSpec(StrictSettings):
         if type(section) is not BackendSection and not section.spans_nodes:
             return f"{config.backend} cannot spread a model over nodes; vllm can"
         if needed % self.count and not isinstance(config.gpus, GpuCount):
-            return f"{needed} GPUs cannot be shared out over {self.count} nodes"
+            return f"{pluralize(needed, 'GPU')} cannot be shared out over {self.count} nodes"
         single = {
             "speculative_config.model": config.draft,
             "data_parallel_size": section.replicas > 1,

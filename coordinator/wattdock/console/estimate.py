@@ -1,5 +1,6 @@
 """`wattdock estimate`: how much memory a model needs."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,10 @@ Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel
 Pipeline = Annotated[
     int | None, typer.Option("--pp", min=1, help="Pipeline parallelism: stages that the layers are divided into.")
 ]
+PerNode = Annotated[
+    int | None,
+    typer.Option("--gpus-per-node", min=1, help="How many GPUs a node has.  [default: this machine's, or 8]"),
+]
 Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Requests in flight.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and output together.")]
 Dtype = Annotated[
@@ -38,6 +43,7 @@ def estimate(
     gpu: Gpus = None,
     tp: Tensor = None,
     pp: Pipeline = None,
+    gpus_per_node: PerNode = None,
     batch: Batch = 1,
     context: Context = 2048,
     dtype: Dtype = "auto",
@@ -46,7 +52,7 @@ def estimate(
 ) -> None:
     """Estimate the GPU memory that a model needs.
 
-    Names the fewest GPUs that hold it.
+    Names the fewest GPUs that hold it, and how many nodes where one is not enough.
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
     from wattdock.config import ExperimentConfig, Split
@@ -59,27 +65,33 @@ def estimate(
     if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
         raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")
     split = Split(tp or 1, pp or 1) if tp or pp else None
+    sizes, here = _gpus(gpu or [])
     answer = Estimate.of(
         model,
         engine,
-        _gpus(gpu or []),
+        sizes,
         batch=batch,
         context_tokens=context,
         home=folders.wattdock_home(),
         dtype=dtype,
         split=split,
     )
+    if per_node := gpus_per_node or here:
+        answer = replace(answer, gpus_per_node=per_node)
     show(answer, as_json=as_json)
     if split and all(memory.verdict == "cannot fit" for memory in answer.gpus.values()):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
-def _gpus(names: "Sequence[str]") -> dict[str, int]:
-    """Return the memory in bytes of the GPUs that are named; without names of this machine's, or of all known."""
+def _gpus(names: "Sequence[str]") -> tuple[dict[str, int], int]:
+    """Return the memory in bytes of the GPUs that are named; without names of this machine's, or of all known.
+
+    Also how many GPUs this machine has, where they are its own.
+    """
     from wattdock.host import GpuInventory, gpu_models
 
     gpus = () if names else GpuInventory.here().gpus
     if sizes := {gpu.name: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes}:
-        return sizes
+        return sizes, len(gpus)
     models = [gpu_models.find(name) for name in names] or gpu_models.catalogue().values()
-    return {model.name: model.memory_bytes for model in models}
+    return {model.name: model.memory_bytes for model in models}, 0

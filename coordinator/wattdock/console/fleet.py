@@ -187,12 +187,13 @@ def task(
     quiet: Quiet = False,
 ) -> None:
     """Measure one task of a study: what a job array's script runs."""
+    from wattdock.console.nodes import machine_of
     from wattdock.console.progress import progress_for
     from wattdock.fleet import run_task
 
     progress = progress_for(quiet=quiet)
     with interruptible(lambda: "what was measured is stored"):
-        results = run_task(real_path(folder), number, retry_failed=retry_failed, emit=progress)
+        results = run_task(real_path(folder), number, retry_failed=retry_failed, emit=progress, reach=machine_of)
     exit_if_failed(stored.result for stored in results)
 
 

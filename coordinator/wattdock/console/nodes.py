@@ -44,7 +44,7 @@ def pair(
 
 
 def agent(
-    file: PairingFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pairing file; - is standard input.")],
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 is any.")] = LISTEN,
     once: Annotated[bool, typer.Option("--once", help="End after the first study.")] = False,
 ) -> None:
@@ -54,6 +54,9 @@ def agent(
     tell = partial(say, err=True)
     # What ends a job of a scheduler ends the agent as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with interruptible(lambda: "nothing is left running"), Agent(Pairing.read(file), listen, tell, once=once) as opened:
-        tell(f"listening on port {opened.port} until {opened.expires.isoformat(timespec='minutes')}")
+    pairing = Pairing.read(file)
+    with interruptible(lambda: "nothing is left running"), Agent(pairing, listen, tell, once=once) as opened:
+        if address := opened.address_in_job():
+            say(address)
+        tell(f"listening on port {opened.port} until {pairing.expires.isoformat(timespec='minutes')}")
         opened.wait()

@@ -10,7 +10,7 @@ import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.errors import ConfigError, LaunchError, MeterError, RunnerError, WattdockError
+from wattdock.errors import Cause, ConfigError, LaunchError, MeterError, RunnerError, WattdockError
 from wattdock.execution.evaluation import evaluate
 from wattdock.execution.experiment import require_same_model
 from wattdock.execution.failures import energy_loss, failure_of, lost_energy, require_metered
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Seconds between the signals that a scheduler sends to the processes of a job, one after the other.
 SIGNALS_APART_S = 0.2
+# The same of the processes on several nodes.
+NODES_SIGNALS_APART_S = 3.0
 
 
 class Session:
@@ -131,7 +133,7 @@ class Session:
         except Exception as failure:
             if isinstance(failure, RunnerError | LaunchError):
                 # A scheduler that ends a job signals the runner and the coordinator one by one.
-                self._clock.sleep(SIGNALS_APART_S)
+                self._clock.sleep(NODES_SIGNALS_APART_S if failure.cause is Cause.NODE else SIGNALS_APART_S)
                 if self._context.interrupts.urgent:
                     interruption = KeyboardInterrupt()
                     self._fail(interruption)

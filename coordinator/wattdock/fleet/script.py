@@ -48,12 +48,14 @@ class Job:
 
     Attributes:
         file_name: Name of its script.
-        gpus: GPUs of each task.
+        nodes: Nodes of each task.
+        gpus: GPUs of each node of a task.
         tasks: Numbers of its tasks.
         script: The script that is submitted.
     """
 
     file_name: str
+    nodes: int
     gpus: int
     tasks: tuple[int, ...]
     script: str
@@ -61,7 +63,8 @@ class Job:
     @property
     def description(self) -> str:
         """Its tasks and their GPUs."""
-        return f"{pluralize(len(self.tasks), 'task')} of {pluralize(self.gpus, 'GPU')}"
+        where = f"{self.nodes} nodes with " if self.nodes > 1 else ""
+        return f"{pluralize(len(self.tasks), 'task')} of {where}{pluralize(self.gpus, 'GPU')}"
 
     @property
     def options(self) -> list[str]:
@@ -70,7 +73,7 @@ class Job:
 
 
 def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bool = False) -> list[Job]:
-    """Return a job array for each number of GPUs that tasks need.
+    """Return a job array for each number of nodes and GPUs that tasks need.
 
     Args:
         path: The study's folder, whose name is the jobs' name.
@@ -87,31 +90,37 @@ def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bo
         raise PreflightError(
             f"{tasks[-1].number + 1} load groups are more than the {MOST_TASKS} of an array", "split the study"
         )
-    arrays: dict[int, list[Task]] = {}
+    arrays: dict[tuple[int, int], list[Task]] = {}
     for task in tasks:
-        arrays.setdefault(gpus_of(task), []).append(task)
+        # All experiments of a load group are spread alike.
+        arrays.setdefault((task.study.experiments[0].node_count, gpus_of(task)), []).append(task)
     jobs = []
-    for gpus, of_array in sorted(arrays.items()):
+    for (nodes, gpus), of_array in sorted(arrays.items()):
         script = SCRIPT.format(
             study_id=path.name,
-            options="\n".join(f"#SBATCH {option}" for option in _options(study, path, gpus, of_array)),
+            options="\n".join(f"#SBATCH {option}" for option in _options(study, path, nodes, gpus, of_array)),
             offline=OFFLINE if study.fleet.prepare == "here" else "",
             setup="".join(f"{line}\n" for line in study.fleet.setup),
             command=shlex.join(COMMAND),
             folder=shlex.quote(str(path)),
             flags=" --retry-failed" if retry_failed else "",
         )
-        jobs.append(Job(f"gpus-{gpus}.sh", gpus, tuple(task.number for task in of_array), script))
+        name = f"nodes-{nodes}-gpus-{gpus}.sh" if nodes > 1 else f"gpus-{gpus}.sh"
+        jobs.append(Job(name, nodes, gpus, tuple(task.number for task in of_array), script))
     return jobs
 
 
 def gpus_of(task: Task) -> int:
-    """Return how many GPUs a task needs.
+    """Return how many GPUs a task needs of each of its nodes.
 
     Raises:
-        PreflightError: An experiment names GPUs of one machine.
+        PreflightError: An experiment names GPUs of one machine, or agents.
     """
     for config in task.study.experiments:
+        if config.nodes and config.nodes.agents:
+            raise PreflightError(
+                f"{config.label}: nodes.agents names machines, and Slurm chooses", f"write nodes: {config.node_count}"
+            )
         if isinstance(config.gpus, list):
             names = ",".join(map(str, config.gpus))
             raise PreflightError(
@@ -121,7 +130,7 @@ def gpus_of(task: Task) -> int:
     return max(0 if config.accelerator == "cpu" else config.gpus_asked for config in task.study.experiments)
 
 
-def _options(study: Study, path: Path, gpus: int, tasks: Sequence[Task]) -> Iterator[str]:
+def _options(study: Study, path: Path, nodes: int, gpus: int, tasks: Sequence[Task]) -> Iterator[str]:
     """Yield the options of an array; ours come last, and so win over a study's."""
     fleet = study.fleet
     yield from fleet.more
@@ -134,6 +143,8 @@ def _options(study: Study, path: Path, gpus: int, tasks: Sequence[Task]) -> Iter
     is_alone = any(config.exclusive == "machine" for task in tasks for config in task.study.experiments)
     if is_alone if fleet.exclusive is None else fleet.exclusive:
         yield "--exclusive"
+    if nodes > 1:
+        yield from (f"--nodes={nodes}", "--ntasks-per-node=1")
     if gpus:
         yield f"--gres=gpu:{gpus}"
     # Consecutive numbers, whose distance to their position is equal, are a range: 0, 1, 2, 3, 7 is "0-3,7".

@@ -78,7 +78,7 @@ def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequ
         states.append(
             TaskState(
                 *(task.number, state, slurm.node if slurm else "", slurm.job if slurm else "", detail),
-                *(gpus_of(task), len(experiments), task.done(), passes, measured),
+                *(gpus_of(task) * experiments[0].node_count, len(experiments), task.done(), passes, measured),
                 *(listed([config.label for config in experiments], 1), exit_code),
             )
         )

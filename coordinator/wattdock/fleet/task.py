@@ -20,8 +20,12 @@ from wattdock.study.tasks import results_of, tasks_of
 from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from wattdock.config import Study
+    from wattdock.execution import MachineAccess
     from wattdock.store import StoredResult
     from wattdock.study.tasks import Task
 
@@ -71,10 +75,20 @@ class Ending:
         return ending
 
 
-def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) -> list[StoredResult]:
+def run_task(
+    path: Path,
+    number: int,
+    *,
+    retry_failed: bool,
+    emit: events.Emit,
+    reach: Callable[[Study], AbstractContextManager[MachineAccess]],
+) -> list[StoredResult]:
     """Measure what task `number` of the study at `path` has left, and return its results.
 
     Where Slurm told it to end, it is queued again, unless it has been so several times without a new pass.
+
+    Args:
+        reach: Returns a block that yields how a study reaches this node and, where it names any, others.
 
     Raises:
         ConfigError: There is no such task.
@@ -97,7 +111,8 @@ def run_task(path: Path, number: int, *, retry_failed: bool, emit: events.Emit) 
         # The job itself starts again without the flag: a failure is retried once.
         retry_failed = retry_failed and not restarted
         options = RunOptions(output_dir, folders.wattdock_home(), retry_failed=retry_failed, task=node)
-        measure(task.study, options, measurement, emit=emit)
+        with reach(task.study) as machine:
+            measure(task.study, options, measurement, emit=emit, machine=machine)
     except KeyboardInterrupt:
         job, ending = os.environ.get("WATTDOCK_JOB"), Ending.write(task, "told to end", ExitCode.INTERRUPTED, earlier)
         again = _queue_again(job) if job and ending.without_progress < MOST_WITHOUT_PROGRESS else ""

@@ -7,6 +7,7 @@ import re
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from wattdock.errors import LaunchError, PreflightError
 
@@ -16,9 +17,10 @@ LONGEST_ANSWER_S = 120
 USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 # The number of GPUs in a node's "Gres=gpu:a100:4(S:0-1),shard:8", or in a job's "GRES=gpu:a100:2(IDX:0-1)".
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
+# What a job has of nodes of which it has the same.
+GIVEN = re.compile(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=\S+ GRES=(\S*)")
 
-
-__all__ = ["Job", "ask_slurm", "job_here"]
+__all__ = ["Job", "ask_slurm", "job_here", "start_step"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def job_here() -> Job | None:
         shown = ask_slurm("scontrol", "--oneliner", "--details", "show", "job", job)
         node_shown = ask_slurm("scontrol", "--oneliner", "show", "node", node)
         shared, total = _word("OverSubscribe", shown), _word("CPUTot", node_shown)
-        given = re.search(rf" Nodes={re.escape(node)} CPU_IDs=(\S+) Mem=\S+ GRES=(\S*)", shown)
+        given = next((part for part in GIVEN.findall(shown) if node in _nodes(part[0])), None)
         has_cpus = bool(given) and shared != "YES" and total == str(_count(given[1] if given else ""))
         alone, gpus = shared == "NO" or has_cpus, _gpus(given[2]) if given else None
         of_node = _gpus(gres) if (gres := _word("Gres", node_shown)) else None
@@ -79,6 +81,11 @@ def _word(name: str, shown: str) -> str | None:
     """Return the value of NAME=VALUE in what scontrol shows."""
     found = re.search(rf"(?:^|\s){name}=(\S+)", shown)
     return found[1] if found else None
+
+
+def _nodes(shown: str) -> list[str]:
+    """Return the nodes that "n[1-2,7]" names."""
+    return ask_slurm("scontrol", "show", "hostnames", shown).split() if "[" in shown else [shown]
 
 
 def _gpus(gres: str) -> int:
@@ -98,13 +105,11 @@ def ask_slurm(*words: str) -> str:
         PreflightError: The command is not here.
         LaunchError: It refuses, or does not answer; says why.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
+    env = _own_environment()
     try:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LONGEST_ANSWER_S, check=False)
     except FileNotFoundError as error:
-        raise PreflightError(
-            f"{words[0]}: no such command here", "--on slurm needs Slurm's, as a cluster's login node has them"
-        ) from error
+        raise _no_command(words[0]) from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
     if done.returncode:
@@ -112,3 +117,25 @@ def ask_slurm(*words: str) -> str:
         said = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in lines]
         raise LaunchError(f"{words[0]}: {'; '.join(said)}")
     return done.stdout
+
+
+def start_step(*words: str) -> subprocess.Popen[bytes]:
+    """Start a step of this job with srun, whose standard input and output are pipes.
+
+    Raises:
+        PreflightError: The command is not here.
+    """
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    try:
+        # A terminal's Ctrl-C is not the step's to act on.
+        return subprocess.Popen(("srun", *words), env=_own_environment(), start_new_session=True, **pipes)
+    except FileNotFoundError as error:
+        raise _no_command("srun") from error
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(USERS_DEFAULTS)}
+
+
+def _no_command(name: str) -> PreflightError:
+    return PreflightError(f"{name}: no such command here", "Slurm's are needed, as a cluster's login node has them")

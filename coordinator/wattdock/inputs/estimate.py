@@ -14,6 +14,7 @@ from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitect
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,12 +35,14 @@ class Estimate:
         gpus: By kind of GPU, the estimate for the split asked for, else for the smallest that holds the model, else for
             the largest tensor parallelism.
         margin: Share of everything that stays free before the verdict is "fits".
+        gpus_per_node: How many GPUs a node has.
     """
 
     figures: ModelFigures
     model: ModelMemory
     gpus: dict[str, MemoryEstimate]
     margin: float = MARGIN
+    gpus_per_node: int = 8
 
     @classmethod
     def of(
@@ -81,15 +84,40 @@ class Estimate:
             estimates[gpu] = smallest or model.estimate(split or largest, memory_bytes)
         return cls(figures, model, estimates)
 
+    @property
+    def nodes(self) -> dict[str, tuple[int, Split] | None]:
+        """By kind of GPU, the fewest nodes that hold the model for sure, and the split; None where no number does."""
+        sizes = {gpu: memory.memory_bytes for gpu, memory in self.gpus.items()}
+        return {gpu: self.model.nodes_needed(size, self.gpus_per_node) for gpu, size in sizes.items()}
+
+    @property
+    def more_nodes(self) -> str | None:
+        """With which GPUs one node is not enough, and how many nodes are; None where one is, whatever its GPUs."""
+        named = {gpu.removeprefix("NVIDIA "): found for gpu, found in self.nodes.items()}
+        needed = [
+            f"{gpu} ({f'{found[0]} nodes, {found[1].label}' if found else 'no number of nodes'})"
+            for gpu, found in named.items()
+            if found is None or found[0] > 1
+        ]
+        some = f"one node of {pluralize(self.gpus_per_node, 'GPU')} is not enough with {'; '.join(needed)}"
+        return some if needed else None
+
     def as_json(self) -> dict[str, Any]:
         """Return it JSON-ready, bytes as they are."""
-        model, gpus = self.model.model, []
+        model, nodes, gpus = self.model.model, self.nodes, []
         for gpu, memory in self.gpus.items():
             fewest_gpus = {
                 kind: fewest and {"gpus": fewest.split.gpus, "verdict": fewest.verdict}
                 for kind, fewest in self.model.fewest_gpus(memory.memory_bytes).items()
             }
-            derived = {"split": memory.split.label, "total": memory.total, "verdict": memory.verdict}
+            found = nodes[gpu]
+            over = found and {"nodes": found[0], "split": found[1].label, "gpus": found[1].gpus}
+            derived = {
+                "fewest_nodes": over,
+                "split": memory.split.label,
+                "total": memory.total,
+                "verdict": memory.verdict,
+            }
             gpus.append({"gpu": gpu, "fewest_gpus": fewest_gpus, **asdict(memory), **derived})
         return {
             "model": self.figures.name,
@@ -104,6 +132,7 @@ class Estimate:
             "quantization": self.model.quantization,
             "weights_bytes": self.model.weights_bytes,
             "margin": self.margin,
+            "gpus_per_node": self.gpus_per_node,
             "requests": asdict(self.model.requests),
             "engine": asdict(self.model.engine),
             "legal_tensor_sizes": self.model.tensor_sizes,

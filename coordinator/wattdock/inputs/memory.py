@@ -277,6 +277,21 @@ class ModelMemory:
             "pipeline": fewest(Split(pipeline=stages) for stages in range(1, len(self.model.layers) + 1)),
         }
 
+    def nodes_needed(self, memory_bytes: float, gpus_per_node: int) -> tuple[int, Split] | None:
+        """Return the fewest nodes that hold the model for sure, and the split; None where no number of nodes does.
+
+        Over several nodes, tensor parallelism stays within a node, and each node holds its part of the layers.
+        """
+        fewest = [found.split for found in self.fewest_gpus(memory_bytes).values() if found and found.verdict == "fits"]
+        if split := next((split for split in fewest if split.gpus <= gpus_per_node), None):
+            return 1, split
+        tensor = max(size for size in self.tensor_sizes if size <= gpus_per_node)
+        for nodes in range(1, len(self.model.layers) // (gpus_per_node // tensor) + 1):
+            split = Split(tensor=tensor, pipeline=nodes * (gpus_per_node // tensor))
+            if self.estimate(split, memory_bytes).verdict == "fits":
+                return nodes, split
+        return None
+
     def kv_bytes(self, context_tokens: int, tensor: int = 1) -> float:
         """Return the keys, values and states of one request over all layers, on each GPU of a tensor-parallel group."""
         model, kv_dtype = self.model, self.engine.kv_dtype

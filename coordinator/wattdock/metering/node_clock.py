@@ -99,10 +99,6 @@ class NodeClock:
         here_ns: Instants = at_ns + self.offset_ns[0] + np.rint(offset_ns).astype(np.int64)
         return here_ns
 
-    def there(self, at_ns: int) -> int:
-        """Return an instant of this host by the node's clock, as of the last exchange."""
-        return at_ns - int(self.offset_ns[-1])
-
     def require(self, *, limit_j: float, step_w: float, node: str) -> None:
         """Refuse a link over which a step of power cannot be placed well enough.
 

@@ -6,23 +6,24 @@ Must not know: what a head orders.
 
 from __future__ import annotations
 
-import socket
+import os
 import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from wattdock.clock import NS_PER_S, host_clock
+from wattdock.clock import NS_PER_S
 from wattdock.errors import PreflightError, WattdockError
-from wattdock.host import Machine, processes
-from wattdock.nodes.messages import PROTOCOL_VERSION, error_message
+from wattdock.nodes.addresses import here
+from wattdock.nodes.messages import description, error_message
 from wattdock.nodes.node_session import NodeSession
 from wattdock.nodes.pairing import CHANNEL_OPTIONS
-from wattdock.version import __version__
+from wattdock.nodes.slurm_step import LAUNCHED_FROM, LISTENS
 from wattdock_proto.v1 import node_pb2 as pb
 from wattdock_proto.v1 import node_pb2_grpc
 
@@ -51,7 +52,7 @@ class Agent(node_pb2_grpc.NodeServicer):
     """
 
     def __init__(self, pairing: Pairing, listen: str, say: Callable[[str], None], *, once: bool = False) -> None:
-        self._pairing, self._say, self._once = pairing, say, once
+        self._pairing, self._tell, self._once = pairing, say, once
         self._free, self._over = threading.Lock(), threading.Event()
         self._session: NodeSession | None = None
         self._peer, self._heard_ns = "", 0
@@ -75,10 +76,10 @@ class Agent(node_pb2_grpc.NodeServicer):
             session.close()
         self._server.stop(grace=1).wait()
 
-    @property
-    def expires(self) -> datetime:
-        """When its pairing expires."""
-        return self._pairing.expires
+    def address_in_job(self) -> str | None:
+        """Return, in a line, where the node that launched this one's task finds it; None outside a step of Slurm's."""
+        launcher = os.environ.get(LAUNCHED_FROM)
+        return launcher and f"{LISTENS}{here(launcher)}:{self.port}"
 
     def wait(self) -> None:
         """Return when the agent is to end: its one head has gone, or its pairing has expired and nobody is served."""
@@ -88,25 +89,18 @@ class Agent(node_pb2_grpc.NodeServicer):
                 return
 
     def DescribeNode(self, request: pb.DescribeNodeRequest, context: Any) -> pb.DescribeNodeResponse:  # noqa: N802, ARG002
-        """Say what this node is."""
-        return pb.DescribeNodeResponse(
-            protocol_version=PROTOCOL_VERSION,
-            wattdock_version=__version__,
-            revision=Machine.checkout().revision,
-            boot_id=host_clock().boot_id,
-            host_name=socket.gethostname(),
-            user=processes.user_name(),
-        )
+        """Say what this side is."""
+        return description()
 
     def Exchange(self, questions: Iterator[pb.ClockQuestion], context: Any) -> Iterator[pb.ClockAnswer]:  # noqa: N802
         """Answer the head that is served with this node's instants."""
-        for _ in questions:
+        for question in questions:
             received_ns = time.monotonic_ns()
             # A head's first question may come before its session has begun.
             while (session := self._session) is None or context.peer() != self._peer:
                 if not context.is_active() or self._over.wait(FIRST_POLL_S):
                     return
-            self._heard_ns = time.monotonic_ns()
+            self._heard_ns, session.end_before = time.monotonic_ns(), question.end_before
             yield pb.ClockAnswer(received_ns=received_ns, replied_ns=time.monotonic_ns(), fault=session.fault())
 
     def Serve(self, orders: Iterator[pb.NodeOrder], context: Any) -> Iterator[pb.NodeEvent]:  # noqa: N802
@@ -125,18 +119,25 @@ class Agent(node_pb2_grpc.NodeServicer):
         finally:
             session.end("the head has gone")
 
+    def _say(self, line: str) -> None:
+        # Whoever read the lines may be gone: ssh, or a step of Slurm's.
+        with suppress(OSError):
+            self._tell(line)
+
     def _close_when_over(self, session: NodeSession, context: Any) -> None:
         """Wait for the session's end, or for silence; then end all that it started, and be free."""
         while not session.ended.wait(POLL_S):
             if time.monotonic_ns() - self._heard_ns > SILENCE_S * NS_PER_S:
                 session.end(f"the head has asked nothing for {SILENCE_S:g} s")
                 context.cancel()
-        session.close()
-        self._say(f"{session.why_ended}: everything of it has ended")
-        self._session = None
-        self._free.release()
-        if self._once:
-            self._over.set()
+        try:
+            session.close()
+            self._say(f"{session.why_ended}: everything of it has ended")
+        finally:
+            self._session = None
+            self._free.release()
+            if self._once:
+                self._over.set()
 
 
 def _answer(session: NodeSession, order: pb.NodeOrder) -> pb.NodeEvent:

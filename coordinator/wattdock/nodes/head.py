@@ -17,11 +17,12 @@ from wattdock.files import expanded
 from wattdock.host import folders
 from wattdock.inputs import resolve_model
 from wattdock.launch import LaunchedRunner
-from wattdock.metering.node_clock import LEAST_EXCHANGES, on_this_clock, pid_here
+from wattdock.metering.node_clock import LEAST_EXCHANGES, NodeClock, on_this_clock, pid_here
 from wattdock.nodes.addresses import engine_variables, free_port, here
 from wattdock.nodes.link import EXCHANGE_S, NodeLink
 from wattdock.nodes.messages import PlannedNode, timeline_from
 from wattdock.nodes.pairing import Pairing
+from wattdock.nodes.slurm_step import agents_of_job
 from wattdock.records import RunnerEnvironment
 from wattdock.runner import NodePlace, RunnerClient, load_request
 from wattdock.text import from_json, json_text
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
     from wattdock.config.nodes import NodesSpec
     from wattdock.host import Gpu
     from wattdock.launch import Launcher, LaunchSpec
-    from wattdock.metering import Meter, Timeline
+    from wattdock.metering import GpuTimeline, Meter, Timeline
     from wattdock.planning import ExecutionPlan
     from wattdock.records import snapshot
-    from wattdock.runner import LoadRequest
 
 # How many exchanges tell, before anything is started, whether a link is good enough.
 FIRST_EXCHANGES = 4 * LEAST_EXCHANGES
@@ -52,7 +52,7 @@ STOP_WAIT_S = 60.0
 
 @contextmanager
 def machine_of(study: Study, base: MachineAccess = HERE) -> Iterator[MachineAccess]:
-    """Yield how a study reaches its machines; agents are connected to as it is planned, and let go at the end.
+    """Yield how a study that names nodes reaches them; agents are connected to as it is planned, and let go at the end.
 
     Raises:
         ConfigError: Its experiments name different nodes.
@@ -60,19 +60,10 @@ def machine_of(study: Study, base: MachineAccess = HERE) -> Iterator[MachineAcce
     specs = {json_text(spec.model_dump(mode="json")): spec for config in study.experiments if (spec := config.nodes)}
     if len(specs) > 1:
         raise ConfigError("nodes: the experiments of a study share one set of nodes", "split the study")
-    if not specs:
-        yield base
-        return
     with ExitStack() as stack:
         head = _Head(next(iter(specs.values())), base, stack)
-        yield replace(
-            base,
-            plan=head.plan,
-            new_meter=head.new_meter,
-            launcher=head.launcher,
-            connect=head.connect,
-            elsewhere=head.elsewhere,
-        )
+        reach: dict[str, Any] = {"plan": head.plan, "new_meter": head.new_meter, "elsewhere": head.elsewhere}
+        yield replace(base, launcher=head.launcher, connect=head.connect, **reach)
 
 
 @dataclass
@@ -111,17 +102,27 @@ class NodePart:
             of_clock = {"round_trip_s": 2 * clock.half_trip_s, "clock_uncertainty_s": clock.std_s, "drift": clock.drift}
         return self.planned.facts.model_copy(update={"name": self.link.address, "runner": self.loaded, **of_clock})
 
-    def timeline(self, scratch: Path, limit_j: float, **how: Any) -> Timeline:
-        """Return what the node's meter recorded, by this host's clock.
+    def clock(self, limit_j: float) -> NodeClock:
+        """Return the node's clock by the present session's exchanges.
+
+        Raises:
+            ClockError: It is not known well enough: a step of a GPU's power limit could be off by more than `limit_j`.
+        """
+        clock, watts = self.link.clock(self.since), [gpu.power_limit_w or MOST_POWER_W for gpu in self.gpus]
+        clock.require(limit_j=limit_j, step_w=max(watts, default=0.0), node=self.link.address)
+        return clock
+
+    def recorded(self, limit_j: float, after_ns: int | None, *, stop: bool) -> dict[str, GpuTimeline]:
+        """Return what the node's meter recorded of each GPU, by this host's clock; see `metering.Meter`.
 
         Raises:
             ClockError: The node's clock is not known well enough.
         """
-        answer = self.link.ask(read_meter=pb.ReadOrder(**how))
-        timeline, clock = timeline_from(answer.timeline, scratch, self.link.address), self.link.clock(self.since)
-        watts = [gpu.power_limit_w or MOST_POWER_W for gpu in self.gpus]
-        clock.require(limit_j=limit_j, step_w=max(watts, default=0.0), node=self.link.address)
-        return replace(timeline, gpus=on_this_clock(timeline, clock, self.link.address, self.number))
+        there_ns = None if after_ns is None else self.link.beyond(after_ns)
+        answer = self.link.ask(read_meter=pb.ReadOrder(after_ns=there_ns, stop=stop))
+        with folders.scratch_folder() as scratch:
+            timeline = timeline_from(answer.timeline, scratch, self.link.address)
+        return on_this_clock(timeline, self.clock(limit_j), self.link.address, self.number)
 
 
 @dataclass
@@ -146,8 +147,12 @@ class _Head:
     def plan(self, study: Study, **how: Any) -> list[ExecutionPlan]:
         """Plan on this machine, then on each node, which leases what it gives."""
         plans = self.base.plan(study, **how)
-        pairing = Pairing.read(expanded(self.spec.pairing))
-        for address in self.spec.agents:
+        if self.spec.pairing:
+            pairing, agents = Pairing.read(expanded(self.spec.pairing)), self.spec.agents
+        else:
+            step = agents_of_job(self.spec.count - 1, study.fleet.setup)
+            pairing, agents = self.stack.enter_context(step)
+        for address in agents:
             link = NodeLink(address, pairing)
             self.stack.callback(link.close)
             self.links.append(link)
@@ -157,18 +162,12 @@ class _Head:
         parts: dict[int, list[NodePart]] = {index: [] for index in spread}
         for rank, (link, number) in enumerate(zip(self.links, numbers, strict=True), start=1):
             for place, text in enumerate(link.wait(number).planned.plans_json):
-                parts[spread[place]].append(NodePart(link, rank, place, PlannedNode.model_validate(from_json(text))))
-            self._require_clock(link, parts.values())
+                part = NodePart(link, rank, place, PlannedNode.model_validate(from_json(text)))
+                parts[spread[place]].append(part)
+                # Before anything is started, a link that is too slow is refused.
+                _wait_for_exchanges(link)
+                part.clock(self.spec.clock_limit_j)
         return [_with_nodes(plan, tuple(parts.get(index, ()))) for index, plan in enumerate(plans)]
-
-    def _require_clock(self, link: NodeLink, parts: Any) -> None:
-        """Refuse a link that is too slow, before anything is started."""
-        until_ns = time.monotonic_ns() + FIRST_WAIT_S * NS_PER_S
-        while len(link.exchanges()) < FIRST_EXCHANGES and time.monotonic_ns() < until_ns:
-            link.check(wait_s=EXCHANGE_S)
-        gpus = [gpu for of_plan in parts for part in of_plan if part.link is link for gpu in part.gpus]
-        step_w = max((gpu.power_limit_w or MOST_POWER_W for gpu in gpus), default=0.0)
-        link.clock().require(limit_j=self.spec.clock_limit_j, step_w=step_w, node=link.address)
 
     def new_meter(self, plan: ExecutionPlan) -> Meter:
         """Return a meter of all nodes."""
@@ -204,7 +203,7 @@ class _Head:
     @property
     def address(self) -> str:
         """This machine's address for the engine's traffic."""
-        return self.spec.address or here(self.spec.agents[0].rpartition(":")[0])
+        return self.spec.address or here(self.links[0].address.rpartition(":")[0])
 
     def note_edges(self) -> None:
         """Ask each node what was the case until now."""
@@ -216,6 +215,13 @@ class _Head:
         """Raise if a link or a node's part is lost."""
         for part in self.parts:
             part.link.check()
+
+
+def _wait_for_exchanges(link: NodeLink) -> None:
+    """Wait until a link has as many exchanges as tell whether it is good enough, or takes too long."""
+    until_ns = time.monotonic_ns() + FIRST_WAIT_S * NS_PER_S
+    while len(link.exchanges) < FIRST_EXCHANGES and time.monotonic_ns() < until_ns:
+        link.check(wait_s=EXCHANGE_S)
 
 
 def _for_agent(plan: ExecutionPlan) -> ExperimentConfig:
@@ -243,6 +249,7 @@ class NodesMeter:
 
     def __init__(self, local: Meter, head: _Head) -> None:
         self._local, self._head, self._parts = local, head, head.parts
+        self._seen: dict[str, GpuTimeline] = {}
 
     @property
     def reason(self) -> str | None:
@@ -253,7 +260,7 @@ class NodesMeter:
         """Begin to record on all nodes; raise where one cannot."""
         self._local.start()
         for part in self._parts:
-            part.since = max(0, len(part.link.exchanges()) - FIRST_EXCHANGES)
+            part.since = max(0, len(part.link.exchanges) - FIRST_EXCHANGES)
             part.link.ask(start_meter=pb.StartMeterOrder(experiment=part.experiment))
 
     @contextmanager
@@ -277,18 +284,14 @@ class NodesMeter:
         return self._merged(self._local.peek(after_ns), after_ns, stop=False)
 
     def stop(self, after_ns: int | None = None) -> Timeline:
-        """End the recording; a node whose link is lost is missing from the timeline."""
+        """End the recording; of a node whose link is lost, the timeline has what was read before."""
         return self._merged(self._local.stop(after_ns), after_ns, stop=True)
 
     def _merged(self, local: Timeline, after_ns: int | None, *, stop: bool) -> Timeline:
-        gpus = dict(local.gpus)
-        with folders.scratch_folder() as scratch:
-            for part in self._parts:
-                with suppress(*((WattdockError,) if stop else ())):
-                    townns = None if after_ns is None else part.link.clock(part.since).there(after_ns)
-                    how = {"after_ns": townns, "stop": stop}
-                    gpus |= part.timeline(scratch, self._head.spec.clock_limit_j, **how).gpus
-        return replace(local, gpus=gpus)
+        for part in self._parts:
+            with suppress(*((WattdockError,) if stop else ())):
+                self._seen |= part.recorded(self._head.spec.clock_limit_j, after_ns, stop=stop)
+        return replace(local, gpus={**local.gpus, **self._seen})
 
 
 class _NodesLauncher:
@@ -339,7 +342,7 @@ class _NodesRunner(LaunchedRunner):
             # An agent whose link is lost has ended its runner by itself.
             for part in self._head.parts:
                 with suppress(WattdockError):
-                    number = part.link.send(stop_runner=pb.StopOrder(grace_s=grace_s))
+                    number = part.link.send_at_once(stop_runner=pb.StopOrder(grace_s=grace_s))
                     part.link.wait(number, timeout_s=grace_s + STOP_WAIT_S)
 
 
@@ -354,7 +357,7 @@ class _NodesClient(RunnerClient):
         super().__init__(runner, check_all, clock)
         self._head = head
 
-    def load(self, request: LoadRequest, *, timeout_s: float, **callbacks: Callable[..., None]) -> Any:
+    def load(self, request: Any, *, timeout_s: float, **callbacks: Callable[..., None]) -> Any:
         """Load on all nodes at once; see `RunnerClient.load`."""
         parts, address = self._head.parts, self._head.address
         place = NodePlace(1 + len(parts), 0, address, free_port(address))

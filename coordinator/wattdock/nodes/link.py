@@ -15,17 +15,16 @@ import grpc
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, PreflightError, RunnerError
-from wattdock.host import Machine, processes
 from wattdock.metering.node_clock import Exchange, NodeClock
 from wattdock.nodes.agent import SERVES_ANOTHER, SILENCE_S
-from wattdock.nodes.messages import PROTOCOL_VERSION, error_from
-from wattdock.version import __version__
+from wattdock.nodes.messages import description, error_from
 from wattdock_proto.v1 import node_pb2 as pb
 from wattdock_proto.v1 import node_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wattdock.errors import WattdockError
     from wattdock.nodes.pairing import Pairing
 
 EXCHANGE_S = 0.1
@@ -41,7 +40,7 @@ class NodeLink:
         PreflightError: Nothing listens there, it has another pairing, another wattdock or user, or serves another head.
 
     Attributes:
-        description: What the agent says of its node.
+        exchanges: Made so far.
     """
 
     def __init__(self, address: str, pairing: Pairing) -> None:
@@ -50,9 +49,7 @@ class NodeLink:
         self._channel = pairing.channel(address)
         self._stub = node_pb2_grpc.NodeStub(self._channel)  # type: ignore[no-untyped-call]
         try:
-            self.description: pb.DescribeNodeResponse = self._stub.DescribeNode(
-                pb.DescribeNodeRequest(), timeout=DESCRIBE_S, wait_for_ready=False
-            )
+            told = self._stub.DescribeNode(pb.DescribeNodeRequest(), timeout=DESCRIBE_S, wait_for_ready=False)
         except grpc.RpcError as error:
             self._channel.close()
             raise PreflightError(
@@ -60,15 +57,14 @@ class NodeLink:
                 "copy the same, unexpired pairing file to both nodes, and start its agent with it",
                 cause=Cause.NOT_PERMITTED,
             ) from error
-        self._require_same()
-        self._exchanges: list[Exchange] = []
-        self._fault: str | None = None
-        self._refusal: str | None = None
+        self._require_same(told)
+        self.exchanges: list[Exchange] = []
+        self._error: WattdockError | None = None
         self._heard_ns = time.monotonic_ns()
         self._orders: queue.SimpleQueue[pb.NodeOrder | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[pb.NodeEvent] = queue.SimpleQueue()
         self._told: dict[int, pb.NodeEvent] = {}
-        self._number, self._closed = 0, threading.Event()
+        self._number, self._end_before, self._closed = 0, 0, threading.Event()
         self._call = self._stub.Serve(iter(self._orders.get, None))
         for work in (self._read_answers, self._exchange):
             threading.Thread(target=work, name=f"link-{address}", daemon=True).start()
@@ -78,6 +74,14 @@ class NodeLink:
         self._number += 1
         self._orders.put(pb.NodeOrder(number=self._number, **order))
         return self._number
+
+    def send_at_once(self, **order: Any) -> int:
+        """Send an order that ends what is done for earlier ones, whose errors are no longer raised; return its number.
+
+        It is in time where the agent does an order whose work can end.
+        """
+        self._end_before = self._number + 1
+        return self.send(**order)
 
     def wait(self, number: int, check: Callable[[], None] = lambda: None, timeout_s: float | None = None) -> Any:
         """Return the answer to an order.
@@ -106,21 +110,15 @@ class NodeLink:
             while True:
                 event = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
                 wait_s = 0.0
-                if event.HasField("error"):
+                if event.HasField("error") and event.answers >= self._end_before:
                     raise error_from(event.error, self.address)
                 self._told[event.answers] = event
         except queue.Empty:
             pass
-        if self._refusal:
-            raise PreflightError(f"node {self.address}: {self._refusal}", "wait for that study", cause=Cause.IN_USE)
-        if self._fault:
-            raise self._lost(self._fault)
+        if self._error:
+            raise self._error
         if (silent_s := (time.monotonic_ns() - self._heard_ns) / NS_PER_S) > SILENCE_S:
             raise self._lost(f"nothing heard for {silent_s:.0f} s: it has stopped, or the link is cut")
-
-    def exchanges(self, since: int = 0) -> list[Exchange]:
-        """Return the exchanges made so far, from number `since` on."""
-        return self._exchanges[since:]
 
     def clock(self, since: int = 0) -> NodeClock:
         """Return the node's clock by the exchanges from number `since` on.
@@ -128,7 +126,12 @@ class NodeLink:
         Raises:
             ClockError: They do not tell it.
         """
-        return NodeClock.of(self.exchanges(since))
+        return NodeClock.of(self.exchanges[since:])
+
+    def beyond(self, at_ns: int) -> int:
+        """Return an instant of the node that is not before an instant of this host."""
+        last = self.exchanges[-1]
+        return at_ns + last.received_ns - last.sent_ns
 
     def close(self) -> None:
         """End the session; the agent then ends all that it started for it."""
@@ -142,19 +145,14 @@ class NodeLink:
     def _lost(self, why: str) -> RunnerError:
         return RunnerError(f"node {self.address}: {why}", "see the agent's lines there", cause=Cause.NODE)
 
-    def _require_same(self) -> None:
+    def _require_same(self, there: pb.DescribeNodeResponse) -> None:
         """Refuse an agent whose wattdock, wire or user is not this one's."""
-        told, own = self.description, Machine.checkout().revision
-        pairs = {
-            "protocol": (told.protocol_version, PROTOCOL_VERSION),
-            "wattdock": (told.wattdock_version, __version__),
-            "commit": (told.revision if told.HasField("revision") else None, own),
-            "user": (told.user, processes.user_name()),
-        }
-        if unequal := [f"{name} {there}, here {here}" for name, (there, here) in pairs.items() if there != here]:
+        own, names = description(), [field.name for field in there.DESCRIPTOR.fields]
+        if unequal := [name for name in names if getattr(there, name) != getattr(own, name)]:
+            both = [f"{name} {getattr(there, name) or 'none'}, here {getattr(own, name) or 'none'}" for name in unequal]
             self._channel.close()
             raise PreflightError(
-                f"node {self.address} has another {'; '.join(unequal)}",
+                f"node {self.address} has another {'; '.join(both)}",
                 "install the same wattdock on every node, and start its agent as the same user",
                 cause=Cause.VERSION,
             )
@@ -164,7 +162,7 @@ class NodeLink:
             for event in self._call:
                 self._heard_ns = time.monotonic_ns()
                 self._answers.put(event)
-            self._fault = self._fault or "the agent has ended the session"
+            self._error = self._error or self._lost("the agent has ended the session")
         except grpc.RpcError as error:
             self._note(error)
 
@@ -175,13 +173,13 @@ class NodeLink:
             answers = self._stub.Exchange(iter(questions.get, None), wait_for_ready=True)
             while not self._closed.wait(EXCHANGE_S):
                 sent_ns = time.monotonic_ns()
-                questions.put(pb.ClockQuestion())
+                questions.put(pb.ClockQuestion(end_before=self._end_before))
                 answer = next(answers)
                 returned_ns = time.monotonic_ns()
                 self._heard_ns = returned_ns
-                self._exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, returned_ns))
+                self.exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, returned_ns))
                 if answer.HasField("fault"):
-                    self._fault = self._fault or answer.fault
+                    self._error = self._error or self._lost(answer.fault)
         except (grpc.RpcError, StopIteration) as error:
             self._note(error)
         finally:
@@ -189,11 +187,12 @@ class NodeLink:
 
     def _note(self, error: Exception) -> None:
         """Keep why the link was lost, unless it was closed here."""
-        if not self._closed.is_set():
-            details = error.details() if isinstance(error, grpc.Call) else ""
-            if isinstance(error, grpc.Call) and SERVES_ANOTHER in (details or ""):
-                self._refusal = details
-            self._fault = self._fault or f"the link is lost: {details or 'the agent has ended'}"
+        if self._closed.is_set() or self._error:
+            return
+        details = (error.details() if isinstance(error, grpc.Call) else "") or "the agent has ended"
+        self._error = self._lost(f"the link is lost: {details}")
+        if SERVES_ANOTHER in details:
+            self._error = PreflightError(f"node {self.address}: {details}", "wait for that study", cause=Cause.IN_USE)
 
 
 def _require_listening(address: str) -> None:

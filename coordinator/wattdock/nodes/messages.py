@@ -9,11 +9,12 @@ from pydantic import Field
 from wattdock import errors
 from wattdock.errors import Cause, StoreError, WattdockError
 from wattdock.files import write_whole
-from wattdock.host import Gpu
+from wattdock.host import Gpu, Machine, processes
 from wattdock.opening import read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import RestartRecord, disk, snapshot
 from wattdock.values import Stored
+from wattdock.version import __version__
 from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ class PlannedNode(Stored):
     gpus: list[Gpu] = Field(default_factory=list)
     host_gpus: list[Gpu] = Field(default_factory=list)
     facts: snapshot.NodeFacts
+
+
+def description() -> pb.DescribeNodeResponse:
+    """Return what both sides of a link must have in common, as this one has it."""
+    return pb.DescribeNodeResponse(
+        protocol=PROTOCOL_VERSION,
+        wattdock=__version__,
+        commit=Machine.checkout().revision or "",
+        user=processes.user_name(),
+    )
 
 
 def error_message(error: WattdockError) -> pb.NodeError:

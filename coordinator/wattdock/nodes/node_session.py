@@ -23,7 +23,7 @@ from wattdock.nodes.addresses import engine_variables, here
 from wattdock.nodes.messages import PlannedNode, timeline_message
 from wattdock.planning import ExecutionPlan, preflight
 from wattdock.records import snapshot
-from wattdock.runner import LoadRequest, NodePlace, RunnerClient
+from wattdock.runner import RunnerClient
 from wattdock.study import events
 from wattdock.text import from_json, json_text
 from wattdock_proto.v1 import node_pb2 as pb
@@ -46,10 +46,12 @@ class NodeSession:
     Attributes:
         ended: Set once it is to end.
         why_ended: In words.
+        end_before: What is done for an order of a smaller number is to end.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.ended, self.why_ended = threading.Event(), ""
+        self.end_before = self._number = 0
         self._say = say
         # Held while an order is done, so that nothing is started while everything is ended.
         self._doing = threading.RLock()
@@ -93,6 +95,7 @@ class NodeSession:
             WattdockError: It cannot be done.
         """
         with self._doing:
+            self._number = order.number
             self._check()
             kind = order.WhichOneof("order")
             done: pb.NodeEvent | None = getattr(self, f"_{kind}")(getattr(order, kind))
@@ -101,6 +104,8 @@ class NodeSession:
     def _check(self) -> None:
         if self.ended.is_set():
             raise RunnerError(f"the session is over: {self.why_ended}", cause=Cause.NODE)
+        if self._number < self.end_before:
+            raise RunnerError("the head has given this up")
 
     @property
     def _log(self) -> Path:
@@ -146,16 +151,9 @@ class NodeSession:
             raise LaunchError("there is no runner to load a model")
         if changes := self._model.changes_since(dict(order.model_files)):
             raise LaunchError(f"another model than the head's: {changes}", "copy it", cause=Cause.MODEL_CHANGED)
-        asked, place = order.request, order.request.place
-        request = LoadRequest(
-            model_path=self._runner.model_path(self._model.path) / self._model.gguf,
-            dtype=asked.dtype,
-            engine_args=from_json(asked.engine_args_json),
-            weights_seed=asked.random_weights.seed if asked.HasField("random_weights") else None,
-            trust_remote_code=asked.trust_remote_code,
-            gpu_uuids=[gpu.uuid for gpu in self._plan.gpus],
-            place=NodePlace(place.nodes, place.rank, place.head_address, place.head_port),
-        )
+        request = order.request
+        request.model_path = str(self._runner.model_path(self._model.path) / self._model.gguf)
+        request.gpu_uuids.extend(gpu.uuid for gpu in self._plan.gpus)
         environment, _ = self._client.load(request, timeout_s=order.timeout_s, progress=self._say)
         return pb.NodeEvent(loaded=pb.NodeLoaded(environment_json=json_text(environment.model_dump(mode="json"))))
 

@@ -10,25 +10,29 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from wattdock.errors import Cause, ConfigError
 from wattdock.opening import open_regular, read_bounded
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
 Role = Literal["head", "agent"]
 FILE_MODE, OTHERS = 0o600, stat.S_IRWXG | stat.S_IRWXO
 MAX_PAIRING_BYTES = 16_384
+PEM = serialization.Encoding.PEM
+STDIN = Path("-")
 # How far the nodes' times of day may differ.
 SKEW = timedelta(minutes=5)
 PURPOSES = {"head": ExtendedKeyUsageOID.CLIENT_AUTH, "agent": ExtendedKeyUsageOID.SERVER_AUTH}
@@ -52,45 +56,35 @@ class Pairing:
     certificate: x509.Certificate
 
     @classmethod
+    def new(cls, hours: float) -> Self:
+        """Return a new pairing, which is valid for some hours."""
+        expires = datetime.now(UTC) + timedelta(hours=hours)
+        return cls(*_signed(f"wattdock {secrets.token_hex(8)}", expires, (x509.BasicConstraints(True, 0),)))
+
+    @classmethod
     def make(cls, path: Path, hours: float) -> Self:
         """Write a new pairing file, which is valid for some hours.
 
         Raises:
             ConfigError: There is a file already, or it cannot be written.
         """
-        key, name = ec.generate_private_key(ec.SECP256R1()), f"wattdock {secrets.token_hex(8)}"
-        certificate = (
-            _certificate(key, name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), hours=hours)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(key, hashes.SHA256())
-        )
+        pairing = cls.new(hours)
         try:
             descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=FILE_MODE)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", "name a new file in a folder of your own") from error
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
-        return cls(key, certificate)
+            file.write(pairing.pem)
+        return pairing
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a pairing file.
+        """Read a pairing file; "-" is standard input.
 
         Raises:
             ConfigError: It cannot be read, others can read it, it is none, or it has expired.
         """
-        try:
-            descriptor = open_regular(path, owned=True)
-            with os.fdopen(descriptor, "rb") as file:
-                if mode := os.fstat(descriptor).st_mode & OTHERS:
-                    raise ConfigError(
-                        f"{path}: other users can read or write it (mode {mode:03o} for them)",
-                        "others may hold this secret: make a new one with `wattdock pair`, and keep its mode 600",
-                        cause=Cause.OTHERS_COULD_WRITE,
-                    )
-                content = read_bounded(file, path, MAX_PAIRING_BYTES)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
+        content = sys.stdin.buffer.read(MAX_PAIRING_BYTES) if path == STDIN else _content(path)
         try:
             key = serialization.load_pem_private_key(content, None)
             certificate = x509.load_pem_x509_certificate(content)
@@ -103,6 +97,11 @@ class Pairing:
             expired = f"{path} has expired, at {pairing.expires.isoformat(timespec='seconds')}"
             raise ConfigError(expired, "make a new one with `wattdock pair`, and copy it to every node")
         return pairing
+
+    @property
+    def pem(self) -> bytes:
+        """What stands in its file: the secret."""
+        return _pem(self.key) + self._root
 
     @property
     def expires(self) -> datetime:
@@ -121,38 +120,46 @@ class Pairing:
 
     @property
     def _root(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
+        return self.certificate.public_bytes(PEM)
 
     def _identity(self, role: Role) -> tuple[bytes, bytes]:
         """Return a new key and its certificate for one side of a session."""
-        key, name = ec.generate_private_key(ec.SECP256R1()), f"{role}.wattdock"
-        unsigned = _certificate(key, name, self.certificate.subject, expires=self.expires)
-        unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        unsigned = unsigned.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([PURPOSES[role]]), critical=True)
-        return _pem(key), unsigned.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        name = f"{role}.wattdock"
+        alternative = x509.SubjectAlternativeName([x509.DNSName(name)])
+        parts = (x509.BasicConstraints(False, None), alternative, x509.ExtendedKeyUsage([PURPOSES[role]]))
+        key, certificate = _signed(name, self.expires, parts, self)
+        return _pem(key), certificate.public_bytes(PEM)
 
 
-def _certificate(
-    key: ec.EllipticCurvePrivateKey,
-    name: str,
-    issuer: x509.Name,
-    *,
-    hours: float = 0.0,
-    expires: datetime | None = None,
-) -> x509.CertificateBuilder:
-    """Return a certificate that is not signed yet, valid from now on."""
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer,
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
-        key.public_key(),
-        x509.random_serial_number(),
-        now - SKEW,
-        expires or now + timedelta(hours=hours),
-    )
+def _content(path: Path) -> bytes:
+    """Return the content of a pairing file, which nobody else can read."""
+    try:
+        descriptor = open_regular(path, owned=True)
+        with os.fdopen(descriptor, "rb") as file:
+            if mode := os.fstat(descriptor).st_mode & OTHERS:
+                raise ConfigError(
+                    f"{path}: other users can read or write it (mode {mode:03o} for them)",
+                    "others may hold this secret: make a new one with `wattdock pair`, and keep its mode 600",
+                    cause=Cause.OTHERS_COULD_WRITE,
+                )
+            return read_bounded(file, path, MAX_PAIRING_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
+
+
+def _signed(
+    name: str, expires: datetime, extensions: Iterable[x509.ExtensionType], by: Pairing | None = None
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return a new key and its certificate, valid from now on, signed by a pairing or by itself."""
+    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string(f"CN={name}")
+    signer, issuer = (by.key, by.certificate.subject) if by else (key, subject)
+    begins, serial = datetime.now(UTC) - SKEW, x509.random_serial_number()
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), serial, begins, expires)
+    for extension in extensions:
+        # Whoever does not understand what the others allow must refuse the certificate; a name allows nothing.
+        builder = builder.add_extension(extension, critical=not isinstance(extension, x509.SubjectAlternativeName))
+    return key, builder.sign(signer, hashes.SHA256())
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

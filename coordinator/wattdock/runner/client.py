@@ -139,7 +139,7 @@ class RunnerClient:
 
     def load(
         self,
-        request: LoadRequest,
+        request: LoadRequest | pb.LoadRequest,
         *,
         timeout_s: float,
         progress: Callable[[str], None],
@@ -156,7 +156,8 @@ class RunnerClient:
             RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         loaded: tuple[RunnerEnvironment, Span] | None = None
-        call = self._stub.Load(wire.load_request(request))
+        # An agent passes on its head's message.
+        call = self._stub.Load(request if isinstance(request, pb.LoadRequest) else wire.load_request(request))
 
         def check() -> None:
             self._check()

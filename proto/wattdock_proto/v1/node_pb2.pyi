@@ -11,24 +11,22 @@ class DescribeNodeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeNodeResponse(_message.Message):
-    __slots__ = ("protocol_version", "wattdock_version", "revision", "boot_id", "host_name", "user")
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    WATTDOCK_VERSION_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
-    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("protocol", "wattdock", "commit", "user")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    WATTDOCK_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
-    protocol_version: int
-    wattdock_version: str
-    revision: str
-    boot_id: str
-    host_name: str
+    protocol: int
+    wattdock: str
+    commit: str
     user: str
-    def __init__(self, protocol_version: _Optional[int] = ..., wattdock_version: _Optional[str] = ..., revision: _Optional[str] = ..., boot_id: _Optional[str] = ..., host_name: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., wattdock: _Optional[str] = ..., commit: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class ClockQuestion(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("end_before",)
+    END_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    end_before: int
+    def __init__(self, end_before: _Optional[int] = ...) -> None: ...
 
 class ClockAnswer(_message.Message):
     __slots__ = ("received_ns", "replied_ns", "fault")

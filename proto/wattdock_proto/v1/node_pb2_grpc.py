@@ -35,7 +35,7 @@ class NodeServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def DescribeNode(self, request, context):
-        """Says which wattdock this is, on which boot, as which user. Starts nothing.
+        """Says what head and agent must have in common. Starts nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

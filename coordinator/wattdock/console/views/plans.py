@@ -111,6 +111,8 @@ def estimate_view(estimate: Estimate) -> View:
     if figures.note:
         yield f"note: {figures.note}"
     yield Sheet(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
+    if estimate.more_nodes:
+        yield estimate.more_nodes
     yield (
         "GB are 10^9 bytes, on the fullest GPU. Weights and KV cache follow from the config; activations and overhead "
         f"(context, workspaces, graphs) are estimated. fits: the total and {estimate.margin:.0%} more are within "
