@@ -56,7 +56,7 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     reasons = result["audit"]["reasons"]
     assert {"meter", "measured window", "weights", "software"} <= {reason["name"] for reason in reasons}
     assert len(reasons) <= 5
-    assert f" no: {reasons[0]['name']}, " in shown
+    assert f" no; failed: {reasons[0]['name']}, " in shown
     checked = wattdock("show", folder, "--checks").stdout
     assert all(f"{reason['name']}: {reason['found'][:30]}" in checked for reason in reasons)
     last = done.stderr.splitlines()[-1]
