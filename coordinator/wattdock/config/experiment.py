@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from wattdock.config.lengths import StrictSettings
-from wattdock.config.nodes import GpuCount, NodesSpec
+from wattdock.config.nodes import GpuCount, Gpus, NodesSpec
 from wattdock.config.procedure import IdleSpec, RepeatsSpec, WarmUpSpec
 from wattdock.config.quality import QualitySpec
 from wattdock.config.sections import BackendSection, section_class
@@ -191,7 +191,7 @@ class ExperimentConfig(StrictSettings):
     warmup: WarmUpSpec = WarmUpSpec()
     idle: IdleSpec = IdleSpec()
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    gpus: Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount = "auto"
+    gpus: Gpus = "auto"
     exclusive: Literal["machine", "gpus"] = "machine"
     wait_s: NonNegativeFloat = 0.0
     launcher: Literal["auto", "docker", "process", "apptainer"] = "auto"

@@ -263,6 +263,8 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
             return f"must be a number, not the text {value}", "write digits without quotes or colons"
         case "string_type":
             return f"must be text, not {value}", "quote it"
+    if isinstance(error["input"], list) and error["type"] in ("int_type", "float_type", "string_type", "bool_type"):
+        return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
     return f"{wanted}, not {value}", None
 
@@ -277,7 +279,8 @@ def _remedy_for_unknown(key: str, location: Location, value: Any) -> str:
         of_experiment = key in ExperimentConfig.model_fields
         level = "an experiment" if of_experiment else "a study's file, which has settings under `defaults:`"
         return f"write `{key}:` at the top level of {level}"
-    if near := difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
+    begun = [name for name in siblings if name.startswith(f"{key}_")]
+    if near := begun or difflib.get_close_matches(key, siblings, n=1, cutoff=ALIKE):
         return f"did you mean {near[0]!r}?"
     if near := difflib.get_close_matches(key, by_last_word, n=1, cutoff=ALIKE):
         return f"did you mean {by_last_word[near[0]]!r}?"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.sections import BackendSection
 from wattdock.text import pluralize
 
-__all__ = ["GpuCount", "NodesSpec"]
+__all__ = ["GpuCount", "Gpus", "NodesSpec"]
 MOST_NODES = 65
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+:\d{1,5}$")]
 
@@ -24,6 +24,17 @@ class GpuCount(StrictSettings):
 
     def __str__(self) -> str:
         return str(self.model_dump(exclude_none=True)).replace("'", "")
+
+
+def _in_a_form_of_gpus(value: Any) -> Any:
+    if isinstance(value, int) or (isinstance(value, str) and value != "auto"):
+        raise ValueError(f"write auto, a list of indices or UUIDs, or {{count: N}}, not {value!r}")
+    return value
+
+
+Gpus = Annotated[
+    Literal["auto"] | list[Annotated[int, Field(ge=0)] | str] | GpuCount, BeforeValidator(_in_a_form_of_gpus)
+]
 
 
 class NodesSpec(StrictSettings):

@@ -92,9 +92,11 @@ class HostReadings(NamedTuple):
             at_s, watts = times.cast(pa.float64()).to_numpy(), power.cast(pa.float64()).to_numpy()
             at_s = at_s / (1e6 if is_date else 1)
             good = (np.diff(at_s, prepend=0) >= 0) & (at_s < MOST_S) & (watts > 0) & (watts < MOST_W)
-            if not good.all() or len(set(watts)) < 2:
+            if good.all() and len(set(watts)) < 2:
+                raise ValueError(f"{len(watts)} readings of {len(set(watts))} values: a meter's watts change")
+            if not good.all():
                 bad = table.slice(int(np.argmin(np.append(good, False))), 1).to_pylist()
-                raise ValueError(f"{bad}: times must rise, and watts change and be those of a server")
+                raise ValueError(f"{bad}: times must rise, and watts be those of a server")
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigError(f"--host-readings {path}: {error}", FORM) from error
         # A meter may be asked several times before it has a new reading; whole seconds are cut off.
