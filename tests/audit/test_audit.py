@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import hypot, sqrt
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,8 @@ from wattdock.launch import LauncherChoice
 from wattdock.records import Failure
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wattdock.analysis import Check, ExperimentResult
 
 
@@ -286,19 +287,22 @@ def test_an_image_that_only_its_machine_has_must_be_a_commit_s(
 
 
 @pytest.mark.parametrize(
-    ("machine", "status", "words"),
+    ("machine", "own", "status", "words"),
     [
-        ({"wattdock_commit": "c0ffee"}, "pass", ("lock of 2 packages, eeee", "wattdock c0ffee", "does not hold")),
-        ({"wattdock_commit": "c0ffee", "wattdock_dirty": True}, "fail", ("has changes",)),
-        ({"wattdock_commit": None}, "fail", ("of no commit",)),
+        ({"wattdock_commit": "c0ffee"}, True, "pass", ("lock of 2 packages, eeee", "wattdock c0ffee", "does not hold")),
+        ({"wattdock_commit": "c0ffee"}, False, "fail", ("not wattdock's own: wattdock_mine.py",)),
+        ({"wattdock_commit": "c0ffee", "wattdock_dirty": True}, True, "fail", ("has changes",)),
+        ({"wattdock_commit": None}, True, "fail", ("of no commit",)),
     ],
 )
 def test_locked_packages_of_a_commit_can_be_repeated_without_a_container(
-    machine: dict[str, Any], status: str, words: tuple[str, ...], library: Path
+    machine: dict[str, Any], own: bool, status: str, words: tuple[str, ...], library: Path, tmp_path: Path
 ) -> None:
     """The runner's own code is the commit's."""
+    if not own:
+        (tmp_path / "wattdock_mine.py").touch()
     versions = {"torch": frozenset({"2.13.0"}), "vllm": frozenset({"0.32.0"})}
-    launch = LauncherChoice("process", "test", "none", packages=PackageLock(Path("a.lock"), "e" * 64, versions))
+    launch = LauncherChoice("process", "test", "none", packages=PackageLock(tmp_path / "a.lock", "e" * 64, versions))
     result = result_of(World(launch=launch, environments=(machine,) * 3), library)
     check = checks(result)["software"]
     assert (check.status, known(result.audit).publishable) == (status, status == "pass")

@@ -9,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from command import REPO
 from seams.launch import PackageLock
 
 from wattdock.errors import LaunchError, PreflightError
@@ -54,6 +55,19 @@ def test_a_lock_names_versions_by_normalised_name_and_is_known_by_its_hash(lock:
     """Of this machine's packages; hashes are uv's to read."""
     assert lock.versions == {"my-pack-age": {"1.0"}, "other": {"2.1"}}
     assert lock.sha256 == hashlib.sha256(LOCK.encode()).hexdigest()
+
+
+def test_a_copy_of_a_backend_with_other_code_is_not_wattdocks_own(tmp_path: Path) -> None:
+    """Its lock may be another; code that counts tokens otherwise, or a new backend, is of no commit."""
+    copy = tmp_path / "pytorch"
+    shutil.copytree(REPO / "runners/pytorch", copy, ignore=shutil.ignore_patterns(".venv*", "__pycache__"))
+    (copy / "requirements-cpu.lock").write_text(LOCK)
+    lock = PackageLock.read(copy / "requirements-cpu.lock")
+    assert lock.foreign_code() == []
+    with (copy / "wattdock_pytorch_steps.py").open("a") as file:
+        file.write("# more\n")
+    (copy / "extra.py").touch()
+    assert lock.foreign_code() == ["extra.py", "wattdock_pytorch_steps.py"]
 
 
 @pytest.mark.parametrize(

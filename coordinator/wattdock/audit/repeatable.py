@@ -71,6 +71,9 @@ def software_pinned(inputs: AuditInput) -> Outcome:
         if commit is None or environment.wattdock_dirty:
             remedy = "commit wattdock's files, and run from a clone"
             return Outcome("fail", f"{lock}; wattdock is of no commit, or has changes", remedy=remedy)
+        if foreign := packages.foreign_code:
+            remedy = "change only the lock in your copy of a backend, not its code"
+            return Outcome("fail", f"{lock}; not wattdock's own: {', '.join(foreign)}", remedy=remedy)
         return Outcome("pass", f"{lock}, wattdock {commit[:12]}; {LOCK_LACKS}")
     is_command = inputs.config.command is not None
     if inside is None:

@@ -77,7 +77,11 @@ def _launch_facts(plan: ExecutionPlan) -> dict[str, Any]:
     launcher: dict[str, Any] = {"launcher": plan.launch.name, "launcher_reason": plan.launch.reason}
     if lock := plan.launch.packages:
         launcher["packages"] = snapshot.PackageFacts(
-            lock=lock.path.name, lock_sha256=lock.sha256, packages=len(lock.versions), interpreter=lock.interpreter
+            lock=lock.path.name,
+            lock_sha256=lock.sha256,
+            packages=len(lock.versions),
+            interpreter=lock.interpreter,
+            foreign_code=tuple(lock.foreign_code()),
         )
     if image is None:
         return launcher

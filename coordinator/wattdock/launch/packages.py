@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import filecmp
 import hashlib
 import os
 import platform
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from packaging.markers import Marker
 
 from wattdock.errors import LaunchError, PreflightError
+from wattdock.launch.runners import REPO
 from wattdock.opening import open_data, read_regular
 from wattdock.text import listed
 
@@ -51,6 +53,14 @@ class PackageLock:
     path: Path
     sha256: str
     versions: dict[str, frozenset[str]]
+
+    def foreign_code(self) -> list[str]:
+        """Return which Python files beside the lock are not those of wattdock's own backend of that name."""
+        folder = self.path.parent
+        names = sorted(file.name for file in folder.glob("*.py"))
+        # Contents, whatever the files' sizes and times.
+        _, changed, unreadable = filecmp.cmpfiles(folder, REPO / "runners" / folder.name, names, shallow=False)
+        return sorted([*changed, *unreadable])
 
     @classmethod
     def read(cls, path: Path) -> PackageLock:

@@ -139,12 +139,14 @@ class PackageFacts(Stored):
         lock_sha256: Of its content.
         packages: How many packages of the lock this machine needs.
         interpreter: The build of Python that runs them, and its C library.
+        foreign_code: Files of the runner that are not wattdock's own.
     """
 
     lock: str
     lock_sha256: str
     packages: int
     interpreter: str
+    foreign_code: tuple[str, ...] = ()
 
 
 class NodeFacts(Stored):
