@@ -80,7 +80,7 @@ def cost(
 
 @with_flags
 def form(
-    kind: Annotated[Form, typer.Argument(metavar="FORM", help=f"{listed(get_args(Form))}.")],
+    kind: Annotated[Form, typer.Argument(metavar="FORM", help=f"{', '.join(get_args(Form))}.")],
     named: Named,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; an existing file is replaced.")],
     flags: FactorFlags,

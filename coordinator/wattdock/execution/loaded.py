@@ -209,7 +209,7 @@ def told_while_silent(log: Path, clock: Clock, tell: Callable[[str], None]) -> C
         nonlocal told, told_ns
         if clock.now_ns() - told_ns < SILENCE_S * NS_PER_S:
             return
-        line, told_ns = last_lines(log, 1).strip().rpartition("\r")[2], clock.now_ns()
+        line, told_ns = last_lines(log, 1).strip(), clock.now_ns()
         if line != told:
             told = line
             tell(f"in its log: {line[-LINE_CHARACTERS:]}")

@@ -123,7 +123,7 @@ def run_task(
         Ending.write(task, f"a bug in wattdock: {error}" if is_bug else str(error), code, earlier)
         raise
     if not replace(task).is_done():
-        why = "gave up: experiments failed alike, or one failed under on_failure: stop"
+        why = "ended by a failure under on_failure: stop"
         Ending.write(task, why, ExitCode.RUNNER, earlier)
     return measurement.results
 

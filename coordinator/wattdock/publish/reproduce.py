@@ -134,7 +134,7 @@ def _config_here(
     is_locked = written.container.locked and not local.runner_python
     here: dict[str, Any] = {"runner_python": local.runner_python}
     if prompts.source and prompts.file:
-        prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, PROMPTS, home, label))})
+        prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, home, label))})
     packages = bundled.environment.packages if bundled.environment else None
     if is_locked and packages and packages.lock_sha256 not in _own_locks(written.backend):
         raise ConfigError(
@@ -176,18 +176,18 @@ def _own_locks(backend: str) -> Iterator[str]:
             yield hashlib.sha256(lock).hexdigest()
 
 
-def _kept(bundle: Bundle, name: str, folder: str, home: Path, label: str) -> Path:
-    """Return a copy of a bundle's file, named by its content, in WATTDOCK_HOME, where it outlives the unpacked bundle.
+def _kept(bundle: Bundle, name: str, home: Path, label: str) -> Path:
+    """Return a copy of a file of prompts, named by its content, in WATTDOCK_HOME, where it outlives the bundle.
 
     Raises:
-        PreflightError: It is not in that folder of the bundle.
+        PreflightError: It is not among the bundle's prompts.
         StoreError: It cannot be written.
     """
     packed = bundle.folder / name
-    if not name.startswith(f"{folder}/") or not is_safe(name) or not packed.is_file():
+    if not name.startswith(f"{PROMPTS}/") or not is_safe(name) or not packed.is_file():
         raise PreflightError(f"{label} needs {name}, which is not in the bundle", "ask its authors")
     content = read_regular(packed)
-    target = home / folder / f"{hashlib.sha256(content).hexdigest()}{packed.suffix}"
+    target = home / PROMPTS / f"{hashlib.sha256(content).hexdigest()}{packed.suffix}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
