@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
-from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts, memory_fit
+from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
 from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.room import model_memory, require_room_to_answer
 from wattdock.planning.running_server import find_server
 from wattdock.quality import tasks_of
 from wattdock.text import json_text
@@ -281,7 +282,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         others = host_gpus.without(server.pids())
         gpus = choose_gpus(on_its_gpus, others, visible=visible, leases=host.holders)
     else:
-        weight_bytes, *_ = _memory(config, host, weights_only=True)
+        weight_bytes, *_ = model_memory(config, host.inventory, hub_home=host.hub_home, weights_only=True)
         gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
@@ -307,39 +308,6 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     )
 
 
-def _memory(
-    config: ExperimentConfig, host: _Host, *, on_cpus: LauncherChoice | None = None, weights_only: bool = False
-) -> tuple[int | None, str, str | None]:
-    """Return the size of the weights, a line about the model's memory, and whether it fits; refuse what cannot.
-
-    Args:
-        on_cpus: How a runner on CPUs is started, which says what memory is left; None looks at the largest GPU here.
-    """
-    sizes_bytes = [gpu.vram_total_bytes for gpu in host.inventory.gpus if gpu.vram_total_bytes is not None]
-    of_gpus_bytes = max(sizes_bytes, default=None) if config.accelerator != "cpu" else None
-    return memory_fit(
-        config,
-        gpus=config.gpus_asked * config.node_count,
-        memory_bytes=on_cpus.memory_left_bytes if on_cpus else of_gpus_bytes,
-        on_host=on_cpus is not None,
-        weights_only=weights_only,
-        hub_home=host.hub_home,
-    )
-
-
-def _require_room_to_answer(config: ExperimentConfig, tokens: int, host: _Host) -> None:
-    """Check that an answer to a question may have so many tokens; else it has no score, once all has been measured.
-
-    Raises:
-        ConfigError: The model's context is shorter.
-    """
-    answering = type(config.workload)(max_output_tokens=tokens)
-    try:
-        _memory(config.model_copy(update={"workload": answering}), replace(host, inventory=GpuInventory(())))
-    except ConfigError as error:
-        raise ConfigError(f"quality: {error.what}", "lower quality.max_output_tokens", cause=error.cause) from error
-
-
 def _for_workload(
     config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
 ) -> ExecutionPlan | WattdockError:
@@ -351,7 +319,8 @@ def _for_workload(
         if config.command:
             return replace(checked, config=config)
         if not checked.server:
-            _, line, verdict = _memory(config, host, on_cpus=None if checked.gpus else checked.launch)
+            on_cpus = None if checked.gpus else checked.launch
+            _, line, verdict = model_memory(config, host.inventory, hub_home=host.hub_home, on_cpus=on_cpus)
             # On CPUs only a model that may not fit is worth a line.
             memory = line if checked.gpus or verdict == "uncertain" else None
         sent, asked = PromptSet.summary(config), ""
@@ -360,7 +329,7 @@ def _for_workload(
                 raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
             assert config.quality
             if not checked.server:
-                _require_room_to_answer(config, config.quality.max_output_tokens, host)
+                require_room_to_answer(config, config.quality.max_output_tokens, hub_home=host.hub_home)
             items, limit = sum(task.items for task in tasks), config.quality.max_output_tokens
             asked = f"; then {items:,} questions a restart, of at most {items * limit:,} output tokens together"
     except WattdockError as error:
