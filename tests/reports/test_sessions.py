@@ -150,7 +150,7 @@ def at(stored: StoredResult, begins_s: Sequence[int], clock: str = "boot") -> St
         ([30, 40, 50], [0, 10, 20], "boot", False),
         ([0, 10, 20], [2, 12, 32], "boot", True),  # the last after a pause, and the study went on
         ([0, 10, 20], [2, 24, 26], "boot", False),  # its second restart came behind the third of the other
-        ([0, 10, 20], [30, 40, 50], "another boot", True),  # nobody can tell
+        ([0, 10, 20], [2, 8, 22], "another boot", False),  # the second was tried again after a reboot
     ],
 )
 def test_restarts_of_one_study_make_pairs_only_where_they_were_measured_in_turns(
@@ -163,6 +163,22 @@ def test_restarts_of_one_study_make_pairs_only_where_they_were_measured_in_turns
     assert (test.difference is not None) is in_turns
     assert (test.reason or "") == ("" if in_turns else "no test: restarts were not measured in turns, as after a retry")
     assert test.relative == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("resumed", "in_turns"), [((1, 2), False), ((2, 2), True)])
+def test_a_study_resumed_after_a_reboot_makes_pairs_of_what_ran_on_one_boot(
+    resumed: tuple[int, int], *, in_turns: bool
+) -> None:
+    """Both arms' last restarts ran after the reboot; where one arm's restart before did, too, that is no pair."""
+    sides = []
+    for name, first in zip(("one", "two"), resumed, strict=True):
+        made = at(arm("s", [1.0, 1.1, 1.2], name), [0, 10, 20])
+        document = made.result.model_dump(mode="json", by_alias=True)
+        document["environment"]["clock"]["identities"] = ["boot", "another boot"]
+        for span in document["spans"]:
+            span["clock"] = int(span["restart"] >= first)
+        sides.append([replace(made, result=type(made.result).model_validate(document))])
+    assert (only_test(*sides).difference is not None) is in_turns
 
 
 def test_a_restart_that_only_one_arm_has_makes_no_pair() -> None:

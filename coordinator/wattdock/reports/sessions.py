@@ -115,10 +115,12 @@ def apart(first: Iterable[StoredResult], second: Iterable[StoredResult], session
 def _in_turns(a: StoredResult, b: StoredResult) -> bool:
     """Whether no restart of either begins before the other's restart of the number before has ended.
 
-    Restarts on clocks that cannot be compared, as before and after a reboot, count as they stand in the study.
+    A restart of one that began on another clock than the other's of its number was tried again after a reboot.
     """
     sides = _restart_times(a), _restart_times(b)
-    return all(
+    numbers = [{number for _, number in side} for side in sides]
+    on_other_clocks = {number for _, number in sides[0].keys() ^ sides[1].keys()}
+    return not on_other_clocks & numbers[0] & numbers[1] and all(
         end_ns <= other[clock, number + 1][0]
         for one, other in (sides, sides[::-1])
         for (clock, number), (_, end_ns) in one.items()
