@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make.rows import row
-from seams.analysis import Restarts, difference
+from seams.analysis import SPEED, Restarts, difference, paired_difference
 from seams.console import comparison_view
 from seams.reports import PRIMARY, Regression, is_equivalent, outcome, sessions_among
 from seams.reports import declared_difference as declared
@@ -179,6 +179,64 @@ def test_a_study_resumed_after_a_reboot_makes_pairs_of_what_ran_on_one_boot(
             span["clock"] = int(span["restart"] >= first)
         sides.append([replace(made, result=type(made.result).model_validate(document))])
     assert (only_test(*sides).difference is not None) is in_turns
+
+
+def boards(stored: StoredResult, *uuids: str, unshown: float = 0.0) -> StoredResult:
+    """Return a result of these boards, whose budget holds 3 and 4 times `unshown` that restarts do not show."""
+    made = stored.result.model_dump(mode="json", by_alias=True)
+    made["environment"]["gpu_uuids"] = uuids
+    parts = {"first seconds": 3 * unshown, "warmth": 4 * unshown, "room": 1.0}
+    entries = [{"name": name, "standard_uncertainty": part, "found": ""} for name, part in parts.items()]
+    made["budget"]["entries"] += entries
+    return replace(stored, result=type(stored.result).model_validate(made))
+
+
+def test_what_restarts_do_not_show_widens_a_ratio_of_joules_on_different_boards(stats: Any) -> None:
+    """1 % and 1 % of two boards, beside restarts that all differ by 2 %; on one board, both arms share it."""
+    a, b = arm("s", [1.0, 1.1, 1.2]), arm("s", [1.02, 1.122, 1.224], "two")
+    test = only_test([boards(a, "g1", unshown=0.002)], [boards(b, "g1", "g2", unshown=0.002)])
+    known = 0.01 * 2**0.5
+    assert test.difference
+    assert test.difference.log_error == pytest.approx(known)
+    ends = [1.02 * np.exp(sign * stats.norm.ppf(0.975) * known) - 1 for sign in (-1, 1)]
+    assert test.difference.interval == pytest.approx(ends)
+    assert test.differs is False
+    assert test.method == "paired t-test, 3 restarts"
+    assert only_test([boards(a, "g1", unshown=0.002)], [boards(b, "g1", unshown=0.002)]).differs is True
+    [pair] = compare([boards(a, "g1", unshown=0.002)], [boards(b, "g2", unshown=0.002)]).pairs
+    assert known_of(pair.tests[SPEED]) == known_of(compare([a], [b]).pairs[0].tests[SPEED])
+
+
+def known_of(test: Test) -> float:
+    assert test.difference
+    return test.difference.log_error
+
+
+def test_sessions_and_equivalence_also_hold_what_restarts_do_not_show() -> None:
+    """By session as in pairs: 1 % of each board is in no mean of sessions that warmed up alike."""
+    first, second = (
+        [boards(arm(day, [value + off for off in (0, 0.001, -0.001)]), gpu, unshown=0.002) for day, value in of_side]
+        for gpu, of_side in (("g1", (("a", 1.0), ("b", 1.001))), ("g2", (("c", 1.02), ("d", 1.021))))
+    )
+    assert known_of(only_test(first, second)) == pytest.approx(0.01 * 2**0.5, rel=0.01)
+    [pair] = compare(first[:1], second[:1], margin=0.05).pairs
+    declared = pair.tests[PRIMARY].declared
+    assert declared
+    assert declared.log_error == pytest.approx((2 * (0.01**2 + 0.003**2)) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("known", [0.0, 0.3, 1.0, 3.0])
+def test_an_interval_with_a_known_part_holds_as_often_as_it_says_and_is_never_narrower_for_it(known: float) -> None:
+    """Three restarts that scatter by 1 %, and a part of this many times their standard error that they do not show."""
+    draw, held = np.random.default_rng(5), 0
+    for _ in range(TRIALS):
+        shift = draw.normal(0, known * 0.01 / 3**0.5)
+        pairs = [(1.0, each) for each in np.exp(draw.normal(shift, 0.01, 3)).tolist()]
+        alone = paired_difference(pairs)
+        seen = paired_difference(pairs, known=known * 0.01 / 3**0.5)
+        assert seen.interval.high >= alone.interval.high
+        held += seen.interval.low <= 0 <= seen.interval.high
+    assert 0.935 <= held / TRIALS <= 0.97
 
 
 def test_a_restart_that_only_one_arm_has_makes_no_pair() -> None:

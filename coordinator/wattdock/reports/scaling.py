@@ -17,7 +17,7 @@ from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
-from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among
+from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
 from wattdock.values import known_max
@@ -372,7 +372,8 @@ def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
     counts = [{name: len(restarts) for name, restarts in sessions.items()} for sessions in (first, second)]
     alone = len(under.stored) == len(first) and len(over.stored) == len(second)
     in_turns = alone and counts[0] == counts[1] and not apart(under.stored, over.stored, session_of)
-    return outcome(first, second) if in_turns or not first.keys() & second.keys() else Outcome()
+    known = unshown(under.stored, over.stored, quantity)
+    return outcome(first, second, known=known) if in_turns or not first.keys() & second.keys() else Outcome()
 
 
 def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimum | None:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from math import sqrt
+from math import hypot, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -151,11 +151,24 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
     return statistics.Restarts.of_values([restarts.value for restarts in sessions.values()])
 
 
-def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -> Outcome:
+def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
+    """Return the standard uncertainty of the ratio's logarithm that restarts do not show; 0 on the same boards.
+
+    It is of joules only, by the budgets: warmth, first seconds, mix and timing of each board.
+    """
+    sides = (first, second)
+    boards = [{frozenset(row.result.environment.gpu_uuids) for row in side if row.result.environment} for side in sides]
+    if quantity != statistics.ENERGY or boards[0] == boards[1]:
+        return 0.0
+    return hypot(*(max(row.result.budget.unshown if row.result.budget else 0.0 for row in side) for side in sides))
+
+
+def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:
     """Return how two arms differ: by pairs of restarts where they share a session, else by sessions.
 
     Args:
         unpaired: Sessions that make no pairs, see `apart`.
+        known: What `unshown` returns.
     """
     # A result makes no pairs with itself, unless the whole side is compared with itself.
     common = [name for name in first if name in second and (first[name] != second[name] or first == second)]
@@ -163,9 +176,9 @@ def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -
     # A finished experiment has all restarts, so that a restart's place is its number.
     shared = [pair for name in common for pair in zip(first[name].values, second[name].values, strict=False)]
     if len(shared) >= statistics.LEAST_RESTARTS:
-        return Outcome(f"paired t-test, {len(shared)} restarts", statistics.paired_difference(shared))
+        return Outcome(f"paired t-test, {len(shared)} restarts", statistics.paired_difference(shared, known=known))
     if min(len(first), len(second)) >= LEAST_SESSIONS:
-        welch = statistics.difference(session_values(first), session_values(second))
+        welch = statistics.difference(session_values(first), session_values(second), known=known)
         return Outcome(f"Welch's t-test, {len(first)} and {len(second)} sessions", welch, more=MORE_SESSIONS)
     if shared:
         few = pluralize(len(shared), "pair of restarts", "pairs of restarts")
@@ -173,11 +186,13 @@ def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -
     return Outcome(reason=NOT_IN_TURNS if unpaired else ONE_SESSION, more=IN_ONE_STUDY)
 
 
-def declared_difference(first: statistics.Restarts, second: statistics.Restarts) -> statistics.Difference | None:
+def declared_difference(
+    first: statistics.Restarts, second: statistics.Restarts, *, known: float = 0.0
+) -> statistics.Difference | None:
     """Return the difference of arms in different sessions if these differ as declared; None from too few restarts.
 
     It serves to show equivalence within a margin, for which a bound is enough.
     """
     if min(len(first), len(second)) < statistics.LEAST_RESTARTS:
         return None
-    return statistics.difference(first, second, known=sqrt(2) * statistics.BETWEEN_SESSIONS)
+    return statistics.difference(first, second, known=hypot(sqrt(2) * statistics.BETWEEN_SESSIONS, known))
