@@ -48,7 +48,7 @@ class AnswerFigures(Stored):
         energy_per_correct_j: The same ÷ the sum of the scores.
         interval: 95 % interval of joules per correct answer.
         asked: Answers over all restarts; null, as the next two, in results that were made before it was counted.
-        cut: Of these, how many reached their limit of tokens.
+        cut: Of these, how many reached `quality.max_output_tokens`.
         score_if_right: The score if each of those were right.
     """
 
@@ -302,7 +302,8 @@ def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> T
 
 def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]) -> _Items:
     """Return the items of one task with their joules."""
-    rows, joules = list[list[tuple[float, ...]]](), list["Joules"]()
+    rows, joules, spec = list[list[tuple[float, ...]]](), list["Joules"](), measured.config.quality
+    assert spec
     for restart, evaluation in found:
         of_passes = [measured.energy_of(restart, run_pass.span) for run_pass in evaluation.passes]
         joules += of_passes
@@ -320,8 +321,7 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
             energy_j = sum(rate * _share(request) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
-            # Probabilities of given texts have no limit, and so no reason why they ended.
-            cut = any(request.finish_reason == "length" for _, request in requests)
+            cut = any(_is_cut(request, spec.max_output_tokens) for _, request in requests)
             row.append((score.score, energy_j, tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
@@ -332,6 +332,15 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
         timing=timing_j / total_j if timing_j and total_j else 0.0,
         reason=next((reason for reason in (*(part.reason for part in joules), *faults) if reason), None),
     )
+
+
+def _is_cut(request: RequestRecord, limit: int) -> bool:
+    """Whether the questions' limit of tokens ended an answer; a shorter one of the task is a part of the task.
+
+    Probabilities of given texts have no limit, and so no reason why they ended.
+    """
+    told = limit if request.max_output_tokens is None else request.max_output_tokens
+    return request.finish_reason == "length" and told >= limit
 
 
 def _share(request: RequestRecord) -> int:
