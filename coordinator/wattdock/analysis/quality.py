@@ -68,10 +68,14 @@ class AnswerFigures(Stored):
     score_if_right: float | None = None
 
     @property
+    def room(self) -> float:
+        """By how much cut answers, if they were right, would raise the score."""
+        return 0.0 if self.score_if_right is None else self.score_if_right - self.score
+
+    @property
     def is_bound(self) -> bool:
-        """Whether cut answers, if they were right, would raise the score by more than its standard error."""
-        most = self.score if self.score_if_right is None else self.score_if_right
-        return most - self.score > (self.score_error or 0.0)
+        """Whether that is more than the score's standard error."""
+        return self.room > (self.score_error or 0.0)
 
     @property
     def cut_text(self) -> str:
@@ -130,11 +134,17 @@ class Quality(Stored):
             }
             for side in (self, other)
         ]
-        shared = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+        keys = sides[0].keys() & sides[1].keys()
+        shared, tasks = [(sides[0][key], sides[1][key]) for key in keys], {key[:-1] for key in keys}
         if len(shared) < 2:
             return None
         same = fmean(before == after for (_, before), (_, after) in shared)
-        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin)
+        bounds = [
+            [task for task in side.tasks if task.is_bound and (task.name, task.version, task.few_shot) in tasks]
+            for side in (self, other or self)
+        ]
+        rooms = [sum(task.room * task.items for task in of_side) / len(shared) for of_side in bounds]
+        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin, rooms)
 
 
 @dataclass(frozen=True)

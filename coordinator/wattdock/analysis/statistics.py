@@ -248,6 +248,7 @@ class ScoreDifference:
         interval: Of 95 %, over items.
         same_answers: Share of them with the same answer.
         fell: Whether the score fell by more than the margin; None where that cannot be told.
+        least_margin: The smallest margin beyond which these items rule out a fall.
     """
 
     items: int
@@ -255,15 +256,16 @@ class ScoreDifference:
     interval: Interval
     same_answers: float
     fell: bool | None
-
-    @property
-    def least_margin(self) -> float:
-        """The smallest margin beyond which these items rule out a fall."""
-        return max(-self.interval.low, 0.0)
+    least_margin: float
 
     @classmethod
-    def of(cls, differences: Sequence[float], same_answers: float, margin: float) -> ScoreDifference:
+    def of(
+        cls, differences: Sequence[float], same_answers: float, margin: float, rooms: Sequence[float] = (0.0, 0.0)
+    ) -> ScoreDifference:
         """Return what differences of items show.
+
+        Args:
+            rooms: By how much the first score and the second could be higher: what they may hide decides nothing.
 
         Source: paired differences, with two pairs of opposite differences added in half, as Agresti and Min do for
         2 × 2 tables (Statistics in Medicine 24 (2005) 729): where all items are equal, more items would not all be.
@@ -272,8 +274,9 @@ class ScoreDifference:
         variance = (_sum(map(mul, differences, differences)) + 1) / count - (_sum(differences) / count) ** 2
         half = t_factor(count - 1) * sqrt(variance / count)
         interval = Interval(mean - half, mean + half)
-        fell = True if interval.high < -margin else False if interval.low > -margin else None
-        return cls(len(differences), mean, interval, same_answers, fell)
+        low, high = interval.low - rooms[0], interval.high + rooms[1]
+        fell = True if high < -margin else False if low > -margin else None
+        return cls(len(differences), mean, interval, same_answers, fell, max(-low, 0.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
