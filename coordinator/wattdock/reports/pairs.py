@@ -158,11 +158,10 @@ def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf
     # The last restart of a side that did not finish may be incomplete, too.
     if why := "; ".join(f"{reason} in {name}" for reason, name in zip(reasons, "AB", strict=True) if reason != "ok"):
         return replace(test, reason=why)
-    known = unshown(*arms, quantity)
-    found = outcome(by_sessions[0], by_sessions[1], apart(*arms, session_of), known=known)
+    unpaired, known = apart(*arms, session_of), unshown(*arms, quantity)
+    found = outcome(by_sessions[0], by_sessions[1], unpaired, known=known)
     relative = found.difference.relative if found.difference else test.relative
-    in_one_session = margin and found.reason in (ONE_SESSION, NOT_IN_TURNS)
-    declared = declared_difference(*sides, known=known) if in_one_session else None
+    declared = declared_difference(*sides) if margin and found.reason in (ONE_SESSION, NOT_IN_TURNS) else None
     judged = found.difference or declared
     equivalent = is_equivalent(judged, margin) if judged and margin else None
     return replace(test, **vars(found), relative=relative, declared=declared, equivalent=equivalent)

@@ -186,13 +186,11 @@ def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *
     return Outcome(reason=NOT_IN_TURNS if unpaired else ONE_SESSION, more=IN_ONE_STUDY)
 
 
-def declared_difference(
-    first: statistics.Restarts, second: statistics.Restarts, *, known: float = 0.0
-) -> statistics.Difference | None:
+def declared_difference(first: statistics.Restarts, second: statistics.Restarts) -> statistics.Difference | None:
     """Return the difference of arms in different sessions if these differ as declared; None from too few restarts.
 
     It serves to show equivalence within a margin, for which a bound is enough.
     """
     if min(len(first), len(second)) < statistics.LEAST_RESTARTS:
         return None
-    return statistics.difference(first, second, known=hypot(sqrt(2) * statistics.BETWEEN_SESSIONS, known))
+    return statistics.difference(first, second, known=sqrt(2) * statistics.BETWEEN_SESSIONS)
