@@ -50,10 +50,12 @@ def test_what_the_meter_does_not_know_widens_the_interval() -> None:
     assert metered == pytest.approx(np.hypot(alone, 1.96 * 0.2), rel=0.02)
 
 
-def asked(scores: Floats, answers: str = "a", version: str = "1") -> Quality:
-    items = len(scores)
+def asked(scores: Floats, answers: str = "a", version: str = "1", room: float = 0.0) -> Quality:
+    """Return answers of one task, of which a share of `room` was cut and wrong."""
+    items, score = len(scores), float(scores.mean())
+    figures = AnswerFigures(name="t", items=items, score=score, score_error=0.01, output_tokens=1, thought_tokens=0)
     task = TaskFigures(
-        **AnswerFigures(name="t", items=items, score=1, score_error=0, output_tokens=1, thought_tokens=0).model_dump(),
+        **figures.model_dump() | {"score_if_right": score + room},
         version=version,
         few_shot=0,
         rendered_sha256=None,
@@ -91,6 +93,30 @@ def test_fall_of_a_score_is_told_item_by_item(
     assert told
     assert told.fell is False
     assert asked(before).compared(asked(after, version="2"), 0.02) is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "before_room", "after_room", "fell", "ruled_out"),
+    [
+        (0, 0.05, 0, None, 0.055),  # with room for all, the first could have been better
+        (0, 0, 0.05, False, 0.005),  # the second is better, if anything
+        (60, 0.3, 0.05, True, 0.486),  # lost by more than the second's cut answers could make good
+        (60, 0, 0.15, None, 0.186),  # or by less
+        (0, 0.009, 0, False, 0.005),  # within the standard error, which is no bound
+    ],
+)
+def test_what_cut_answers_may_hide_decides_nothing(
+    lost: int, before_room: float, after_room: float, fell: bool | None, ruled_out: float
+) -> None:
+    """A fall is told only where it would stand if every cut answer of either side were right."""
+    before: Floats = np.arange(400, dtype=np.float64) % 2
+    after = before.copy()
+    after[1 : 2 * lost : 2] = 0
+    found = asked(before, room=before_room).compared(asked(after, room=after_room), 0.02)
+    assert found
+    assert found.fell is fell
+    assert found.difference == pytest.approx(-lost / 400)
+    assert found.least_margin == pytest.approx(ruled_out, abs=1e-3)
 
 
 def test_fall_that_is_no_larger_than_the_margin_is_seldom_called_one() -> None:

@@ -66,6 +66,10 @@ def test_kept_figures_of_training_follow_from_their_records(called: Called) -> N
         assert f"| {budget['energy_per_unit_j']:.2f} ± {budget['expanded']:.2%}"[:-1] in page
         against.append([check["name"] for check in checks if check["status"] in ("fail", "unknown")])
     assert sorted(against) == [["software"], ["software"], ["software"], ["uncertainty", "software"]]
+    scaled = json.loads(called("scaling", DOCS / "measurements/data/train-two-h200.tar", "--json").stdout)
+    for point in (setting["points"][1] for setting in scaled["settings"]):
+        ratios = ((point[name]["value"], *point[name]["interval"]) for name in ("energy_ratio", "speed_up"))
+        assert " | ".join(f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in ratios) in page
 
 
 def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> None:

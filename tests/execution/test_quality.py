@@ -41,6 +41,15 @@ if TYPE_CHECKING:
     from wattdock.runner import PassRequest
 
 
+# Figures of answers that came later than the others.
+NEW = ("asked", "cut", "score_if_right")
+WORK: dict[str, Any] = {"batch_size": 4, "max_output_tokens": 10}
+ASKED: dict[str, Any] = {
+    "quality": {"tasks": ["arithmetic", "retrieval"], "limit": 20, "max_output_tokens": 10},
+    "workload": WORK,
+}
+
+
 @dataclass
 class KnowingRunner(VirtualRunner):
     """Answers questions of the bundled tasks, rightly where `knows` says so of the item's place."""
@@ -49,6 +58,7 @@ class KnowingRunner(VirtualRunner):
     faults: int = 0
     wrong: str = "I do not know"
     cut: Callable[[int], bool] = lambda _: False
+    limit: int = ASKED["quality"]["max_output_tokens"]
 
     def run_program(self, source: str, *, timeout_s: float) -> int:
         command = [sys.executable, "-I", "-c", source]
@@ -62,7 +72,7 @@ class KnowingRunner(VirtualRunner):
         record = super().generate(request, **options)
         texts = (solution if self.knows(at) else self.wrong for at, solution in enumerate(asked))
         answered = tuple(
-            replace(each, text=text, finish_reason="length" if self.cut(at) else "stop")
+            replace(each, text=text, finish_reason="length" if self.cut(at) else "stop", max_output_tokens=self.limit)
             for at, (each, text) in enumerate(zip(record.requests, texts, strict=False))
         )
         return replace(record, requests=answered or record.requests) if asked[0] is not None else record
@@ -76,32 +86,30 @@ class KnowingMachine(VirtualMachine):
         knows: Whether a runner, by its number from 1, knows the answer at a place.
         dies: The runners that die of the first question.
         cut: Whether an answer reaches its limit of tokens.
+        limit: That limit.
     """
 
     knows: Callable[[int, int], bool] = lambda _, at: at % 4 != 0
     dies: tuple[int, ...] = ()
     wrong: str = "I do not know"
     cut: Callable[[int], bool] = lambda _: False
+    limit: int = ASKED["quality"]["max_output_tokens"]
 
     def launch(self, spec: object) -> VirtualRunner:
         self.launches += 1
         number, knows = self.launches, self.knows
-        told: dict[str, Any] = {"faults": number in self.dies, "wrong": self.wrong, "cut": self.cut}
+        told: dict[str, Any] = {
+            "faults": number in self.dies,
+            "wrong": self.wrong,
+            "cut": self.cut,
+            "limit": self.limit,
+        }
         return KnowingRunner(self.clock, knows=lambda at: knows(number, at), **told)
 
 
 @pytest.fixture
 def machine(tmp_path: Any) -> KnowingMachine:
     return KnowingMachine(tmp_path / "machine", {"GPU-1": lambda _: 300.0})
-
-
-# Figures of answers that came later than the others.
-NEW = ("asked", "cut", "score_if_right")
-WORK: dict[str, Any] = {"batch_size": 4, "max_output_tokens": 10}
-ASKED: dict[str, Any] = {
-    "quality": {"tasks": ["arithmetic", "retrieval"], "limit": 20, "max_output_tokens": 10},
-    "workload": WORK,
-}
 
 
 def test_questions_follow_every_measured_pass_of_the_session_and_cost_joules_of_their_own(
@@ -254,6 +262,13 @@ def test_answers_cut_at_their_limit_are_counted_and_many_make_the_score_a_lower_
     assert called("report", stored.folder, "-o", machine.results / "page.html").returncode == 0
     page = (machine.results / "page.html").read_text("utf-8")
     assert (f'<span class="profile">{said}' in page) == bool(said)
+
+
+def test_an_answer_that_reaches_a_shorter_limit_of_its_task_is_not_cut(machine: KnowingMachine) -> None:
+    """No higher `quality.max_output_tokens` gives it more room."""
+    machine.cut, machine.limit = (lambda at: at % 4 == 0), 9
+    overall = known(known(machine.run(study(experiment("a", **ASKED))).results[0].result.quality).overall)
+    assert (overall.cut, overall.is_bound, overall.score_if_right) == (0, False, 0.75)
 
 
 def test_a_result_of_before_cut_answers_were_counted_says_nothing_of_them(machine: KnowingMachine) -> None:

@@ -212,6 +212,28 @@ def test_splits_measured_in_turns_are_told_apart_in_pairs_where_their_room_hides
     assert ends[0].high > ends[1].low
 
 
+def test_the_cheapest_is_no_dearer_by_any_ratio_and_all_that_do_not_part_from_it_are_named() -> None:
+    """Sums whose dear restart weighs more contradict the pairs; a third split scatters by a third."""
+    less = split_result(DP, [10_000.0, 10_000.0, 30_000.0], [600.0, 600.0, 1_950.0])
+    more = split_result(PP, [10_000.0, 10_000.0, 10_000.0], [606.0, 606.0, 656.0])
+    wide = at_cost({"tensor_parallel_size": 2}, [50.0, 90.0, 70.0])
+    best = cheapest({name: of_study("s", made) for name, made in (("dp", less), ("pp", more), ("tp", wide))})
+    assert (best.point.split, best.next_best and best.next_best.split) == ("PP=2", "DP=2")
+    assert (best.method, best.differs) == ("independent intervals", False)
+    assert best.ratio
+    assert best.ratio.value == pytest.approx((600 + 600 + 1_950) / 50_000 / (606 + 606 + 656) * 30_000)
+    assert best.not_parted.keys() == {"TP=2"}
+    assert "; not shown to differ from the cheapest: TP=2 (1.09 [" in str(best)
+
+
+def test_a_changed_figure_does_not_change_the_rank_of_its_restarts() -> None:
+    """What pairs compare is what is ranked: the restarts of the budget."""
+    made = of_study("s", at_cost(DP, LESS)).model_dump(mode="json", by_alias=True)
+    made["budget"]["energy_per_unit_j"] = 0.3
+    best = cheapest({"dp": ExperimentResult.model_validate(made), "pp": of_study("s", at_cost(PP, MORE))})
+    assert (best.point.split, best.differs) == ("DP=2", True)
+
+
 @pytest.mark.parametrize(
     ("others", "split"),
     [

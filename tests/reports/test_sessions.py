@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make.rows import row
-from seams.analysis import Restarts, difference
+from seams.analysis import SPEED, Restarts, difference, paired_difference
 from seams.console import comparison_view
 from seams.reports import PRIMARY, Regression, is_equivalent, outcome, sessions_among
 from seams.reports import declared_difference as declared
@@ -150,7 +150,7 @@ def at(stored: StoredResult, begins_s: Sequence[int], clock: str = "boot") -> St
         ([30, 40, 50], [0, 10, 20], "boot", False),
         ([0, 10, 20], [2, 12, 32], "boot", True),  # the last after a pause, and the study went on
         ([0, 10, 20], [2, 24, 26], "boot", False),  # its second restart came behind the third of the other
-        ([0, 10, 20], [30, 40, 50], "another boot", True),  # nobody can tell
+        ([0, 10, 20], [2, 8, 22], "another boot", False),  # the second was tried again after a reboot
     ],
 )
 def test_restarts_of_one_study_make_pairs_only_where_they_were_measured_in_turns(
@@ -163,6 +163,76 @@ def test_restarts_of_one_study_make_pairs_only_where_they_were_measured_in_turns
     assert (test.difference is not None) is in_turns
     assert (test.reason or "") == ("" if in_turns else "no test: restarts were not measured in turns, as after a retry")
     assert test.relative == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("resumed", "in_turns"), [((1, 2), False), ((2, 2), True)])
+def test_a_study_resumed_after_a_reboot_makes_pairs_of_what_ran_on_one_boot(
+    resumed: tuple[int, int], *, in_turns: bool
+) -> None:
+    """Both arms' last restarts ran after the reboot; where one arm's restart before did, too, that is no pair."""
+    sides = []
+    for name, first in zip(("one", "two"), resumed, strict=True):
+        made = at(arm("s", [1.0, 1.1, 1.2], name), [0, 10, 20])
+        document = made.result.model_dump(mode="json", by_alias=True)
+        document["environment"]["clock"]["identities"] = ["boot", "another boot"]
+        for span in document["spans"]:
+            span["clock"] = int(span["restart"] >= first)
+        sides.append([replace(made, result=type(made.result).model_validate(document))])
+    assert (only_test(*sides).difference is not None) is in_turns
+
+
+def boards(stored: StoredResult, *uuids: str, unshown: float = 0.0) -> StoredResult:
+    """Return a result of these boards, whose budget holds 3 and 4 times `unshown` that restarts do not show."""
+    made = stored.result.model_dump(mode="json", by_alias=True)
+    made["environment"]["gpu_uuids"] = uuids
+    parts = {"first seconds": 3 * unshown, "warmth": 4 * unshown, "room": 1.0}
+    entries = [{"name": name, "standard_uncertainty": part, "found": ""} for name, part in parts.items()]
+    made["budget"]["entries"] += entries
+    return replace(stored, result=type(stored.result).model_validate(made))
+
+
+def test_what_restarts_do_not_show_widens_a_ratio_of_joules_on_different_boards(stats: Any) -> None:
+    """1 % and 1 % of two boards, beside restarts that all differ by 2 %; on one board, both arms share it."""
+    a, b = arm("s", [1.0, 1.1, 1.2]), arm("s", [1.02, 1.122, 1.224], "two")
+    test = only_test([boards(a, "g1", unshown=0.002)], [boards(b, "g1", "g2", unshown=0.002)])
+    known = 0.01 * 2**0.5
+    assert test.difference
+    assert test.difference.log_error == pytest.approx(known)
+    ends = [1.02 * np.exp(sign * stats.norm.ppf(0.975) * known) - 1 for sign in (-1, 1)]
+    assert test.difference.interval == pytest.approx(ends)
+    assert test.differs is False
+    assert test.method == "paired t-test, 3 restarts"
+    assert only_test([boards(a, "g1", unshown=0.002)], [boards(b, "g1", unshown=0.002)]).differs is True
+    [pair] = compare([boards(a, "g1", unshown=0.002)], [boards(b, "g2", unshown=0.002)]).pairs
+    assert known_of(pair.tests[SPEED]) == known_of(compare([a], [b]).pairs[0].tests[SPEED])
+
+
+def known_of(test: Test) -> float:
+    assert test.difference
+    return test.difference.log_error
+
+
+def test_sessions_on_different_boards_also_hold_what_restarts_do_not_show() -> None:
+    """By session as in pairs: 1 % of each board is in no mean of sessions that warmed up alike."""
+    first, second = (
+        [boards(arm(day, [value + off for off in (0, 0.001, -0.001)]), gpu, unshown=0.002) for day, value in of_side]
+        for gpu, of_side in (("g1", (("a", 1.0), ("b", 1.001))), ("g2", (("c", 1.02), ("d", 1.021))))
+    )
+    assert known_of(only_test(first, second)) == pytest.approx(0.01 * 2**0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("known", [0.0, 0.3, 1.0, 3.0])
+def test_an_interval_with_a_known_part_holds_as_often_as_it_says_and_is_never_narrower_for_it(known: float) -> None:
+    """Three restarts that scatter by 1 %, and a part of this many times their standard error that they do not show."""
+    draw, held = np.random.default_rng(5), 0
+    for _ in range(TRIALS):
+        shift = draw.normal(0, known * 0.01 / 3**0.5)
+        pairs = [(1.0, each) for each in np.exp(draw.normal(shift, 0.01, 3)).tolist()]
+        alone = paired_difference(pairs)
+        seen = paired_difference(pairs, known=known * 0.01 / 3**0.5)
+        assert seen.interval.high >= alone.interval.high
+        held += seen.interval.low <= 0 <= seen.interval.high
+    assert 0.935 <= held / TRIALS <= 0.97
 
 
 def test_a_restart_that_only_one_arm_has_makes_no_pair() -> None:

@@ -146,6 +146,8 @@ class Budget(Stored):
 
     # The entry that the audit reads.
     MIX: ClassVar = "mix of work"
+    # The entry that all results of one session share.
+    ROOM: ClassVar = "room"
 
     measured: float
     unit: str = "output tokens"
@@ -164,6 +166,12 @@ class Budget(Stored):
     def figure(self) -> Figure:
         """Corrected joules per output token, with its interval."""
         return Figure(self.energy_per_unit_j, self.interval)
+
+    @property
+    def unshown(self) -> float:
+        """Relative standard uncertainty that restarts do not show, and that results on other boards do not share."""
+        own = (entry for entry in self.entries if entry.kind == "B" and entry.name != self.ROOM)
+        return hypot(*(entry.standard_uncertainty for entry in own))
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""
@@ -211,7 +219,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     entries = [
         _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows)),
         Entry(
-            name="room",
+            name=Budget.ROOM,
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
             found=f"a room within {ROOM_C:g} °C (standard deviation)",
         ),

@@ -48,7 +48,7 @@ class AnswerFigures(Stored):
         energy_per_correct_j: The same ÷ the sum of the scores.
         interval: 95 % interval of joules per correct answer.
         asked: Answers over all restarts; null, as the next two, in results that were made before it was counted.
-        cut: Of these, how many reached their limit of tokens.
+        cut: Of these, how many reached `quality.max_output_tokens`.
         score_if_right: The score if each of those were right.
     """
 
@@ -68,10 +68,14 @@ class AnswerFigures(Stored):
     score_if_right: float | None = None
 
     @property
+    def room(self) -> float:
+        """By how much cut answers, if they were right, would raise the score."""
+        return 0.0 if self.score_if_right is None else self.score_if_right - self.score
+
+    @property
     def is_bound(self) -> bool:
-        """Whether cut answers, if they were right, would raise the score by more than its standard error."""
-        most = self.score if self.score_if_right is None else self.score_if_right
-        return most - self.score > (self.score_error or 0.0)
+        """Whether that is more than the score's standard error."""
+        return self.room > (self.score_error or 0.0)
 
     @property
     def cut_text(self) -> str:
@@ -130,11 +134,17 @@ class Quality(Stored):
             }
             for side in (self, other)
         ]
-        shared = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+        keys = sides[0].keys() & sides[1].keys()
+        shared, tasks = [(sides[0][key], sides[1][key]) for key in keys], {key[:-1] for key in keys}
         if len(shared) < 2:
             return None
         same = fmean(before == after for (_, before), (_, after) in shared)
-        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin)
+        bounds = [
+            [task for task in side.tasks if task.is_bound and (task.name, task.version, task.few_shot) in tasks]
+            for side in (self, other or self)
+        ]
+        rooms = [sum(task.room * task.items for task in of_side) / len(shared) for of_side in bounds]
+        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin, rooms)
 
 
 @dataclass(frozen=True)
@@ -302,7 +312,8 @@ def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> T
 
 def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]) -> _Items:
     """Return the items of one task with their joules."""
-    rows, joules = list[list[tuple[float, ...]]](), list["Joules"]()
+    rows, joules, spec = list[list[tuple[float, ...]]](), list["Joules"](), measured.config.quality
+    assert spec
     for restart, evaluation in found:
         of_passes = [measured.energy_of(restart, run_pass.span) for run_pass in evaluation.passes]
         joules += of_passes
@@ -320,8 +331,7 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
             energy_j = sum(rate * _share(request) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
-            # Probabilities of given texts have no limit, and so no reason why they ended.
-            cut = any(request.finish_reason == "length" for _, request in requests)
+            cut = any(_is_cut(request, spec.max_output_tokens) for _, request in requests)
             row.append((score.score, energy_j, tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
@@ -332,6 +342,15 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
         timing=timing_j / total_j if timing_j and total_j else 0.0,
         reason=next((reason for reason in (*(part.reason for part in joules), *faults) if reason), None),
     )
+
+
+def _is_cut(request: RequestRecord, limit: int) -> bool:
+    """Whether the questions' limit of tokens ended an answer; a shorter one of the task is a part of the task.
+
+    Probabilities of given texts have no limit, and so no reason why they ended.
+    """
+    told = limit if request.max_output_tokens is None else request.max_output_tokens
+    return request.finish_reason == "length" and told >= limit
 
 
 def _share(request: RequestRecord) -> int:

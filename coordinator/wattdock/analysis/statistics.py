@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, reduce
-from math import exp, inf, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from operator import add, mul
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
@@ -200,24 +200,33 @@ def difference(first: Restarts, second: Restarts, *, known: float = 0.0) -> Diff
     if min(map(len, sides)) < 2 or min(*first.values, *second.values) <= 0:
         raise ValueError(f"two repeats above 0 of each are needed to compare, not {len(first)} and {len(second)}")
     parts = [side.relative_error**2 for side in sides]
-    squared = sum(parts) + known**2
     doubt = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
-    return _of_logarithm(log(second.value / first.value), sqrt(squared), squared**2 / doubt if doubt else inf)
+    freedom = sum(parts) ** 2 / doubt if doubt else inf
+    return _of_logarithm(log(second.value / first.value), sqrt(sum(parts)), freedom, known)
 
 
-def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
+def paired_difference(pairs: Sequence[tuple[float, float]], *, known: float = 0.0) -> Difference:
     """Compare two arms that were measured in turns, restart by restart; what both share in a restart cancels.
 
     Args:
         pairs: The first and the second arm's figure in each of two restarts or more, all above 0.
+        known: As in `difference`.
 
     Source: Student's paired t-test (Biometrika 6, 1908), on the differences of logarithms.
     """
     logs = [log(second / first) for first, second in pairs]
-    return _of_logarithm(fmean(logs), stdev(logs) / sqrt(len(logs)), len(logs) - 1)
+    return _of_logarithm(fmean(logs), stdev(logs) / sqrt(len(logs)), len(logs) - 1, known)
 
 
-def _of_logarithm(estimate: float, error: float, freedom: float) -> Difference:
+def _of_logarithm(estimate: float, error: float, freedom: float, known: float) -> Difference:
+    """Return the difference of this logarithm, whose error has a `known` part that restarts do not show.
+
+    Source: effective degrees of freedom (Welch, Satterthwaite). From few restarts they narrow the interval where the
+    known part is small, and it holds in 92 of 100 cases; never narrower than without that part, it holds in 94 to 96.
+    """
+    both = hypot(error, known)
+    effective = freedom * (both / error) ** 4 if error else inf
+    error, freedom = max((error, freedom), (both, effective), key=lambda each: t_factor(each[1]) * each[0])
     half = t_factor(freedom) * error
     interval = Interval(exp(estimate - half) - 1, exp(estimate + half) - 1)
     p_value = min(1.0, 2 * min(_p_up_to(estimate, error, freedom), _p_up_to(-estimate, error, freedom)))
@@ -239,6 +248,7 @@ class ScoreDifference:
         interval: Of 95 %, over items.
         same_answers: Share of them with the same answer.
         fell: Whether the score fell by more than the margin; None where that cannot be told.
+        least_margin: The smallest margin beyond which these items rule out a fall.
     """
 
     items: int
@@ -246,15 +256,16 @@ class ScoreDifference:
     interval: Interval
     same_answers: float
     fell: bool | None
-
-    @property
-    def least_margin(self) -> float:
-        """The smallest margin beyond which these items rule out a fall."""
-        return max(-self.interval.low, 0.0)
+    least_margin: float
 
     @classmethod
-    def of(cls, differences: Sequence[float], same_answers: float, margin: float) -> ScoreDifference:
+    def of(
+        cls, differences: Sequence[float], same_answers: float, margin: float, rooms: Sequence[float] = (0.0, 0.0)
+    ) -> ScoreDifference:
         """Return what differences of items show.
+
+        Args:
+            rooms: By how much the first score and the second could be higher: what they may hide decides nothing.
 
         Source: paired differences, with two pairs of opposite differences added in half, as Agresti and Min do for
         2 × 2 tables (Statistics in Medicine 24 (2005) 729): where all items are equal, more items would not all be.
@@ -263,8 +274,9 @@ class ScoreDifference:
         variance = (_sum(map(mul, differences, differences)) + 1) / count - (_sum(differences) / count) ** 2
         half = t_factor(count - 1) * sqrt(variance / count)
         interval = Interval(mean - half, mean + half)
-        fell = True if interval.high < -margin else False if interval.low > -margin else None
-        return cls(len(differences), mean, interval, same_answers, fell)
+        low, high = interval.low - rooms[0], interval.high + rooms[1]
+        fell = True if high < -margin else False if low > -margin else None
+        return cls(len(differences), mean, interval, same_answers, fell, max(-low, 0.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -16,6 +16,7 @@ from wattdock.reports.sessions import (
     declared_difference,
     outcome,
     pooled,
+    unshown,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf
     # The last restart of a side that did not finish may be incomplete, too.
     if why := "; ".join(f"{reason} in {name}" for reason, name in zip(reasons, "AB", strict=True) if reason != "ok"):
         return replace(test, reason=why)
-    found = outcome(by_sessions[0], by_sessions[1], apart(*arms, session_of))
+    unpaired, known = apart(*arms, session_of), unshown(*arms, quantity)
+    found = outcome(by_sessions[0], by_sessions[1], unpaired, known=known)
     relative = found.difference.relative if found.difference else test.relative
     declared = declared_difference(*sides) if margin and found.reason in (ONE_SESSION, NOT_IN_TURNS) else None
     judged = found.difference or declared

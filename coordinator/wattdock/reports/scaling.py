@@ -17,7 +17,7 @@ from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
-from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among
+from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
 from wattdock.values import known_max
@@ -107,6 +107,7 @@ class Optimum:
         unit: That unit, in the plural.
         next_best, ratio: The next best, and its joules per token ÷ those of the best; None where there is no other.
         method: How the ratio was compared with 1; empty where there is no other.
+        not_parted: The others that are not shown to differ from the best, and their ratios.
     """
 
     point: SplitPoint
@@ -115,12 +116,12 @@ class Optimum:
     next_best: SplitPoint | None = None
     ratio: statistics.Figure | None = None
     method: str = ""
+    not_parted: dict[str, statistics.Figure] = field(default_factory=dict)
 
     @property
     def differs(self) -> bool | None:
         """Whether the interval of the ratio excludes 1; None without an interval."""
-        interval = self.ratio and self.ratio.interval
-        return not interval.low <= 1 <= interval.high if interval else None
+        return _differs(self.ratio)
 
     def __str__(self) -> str:
         text = f"{self.point.split}, {self.j_per_token:.4g} J/{singular(self.unit).removeprefix('output ')}"
@@ -128,6 +129,8 @@ class Optimum:
             return f"{text}; there is no other to compare it with"
         verdicts = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
         verdict = f"they {verdicts[self.differs]}{f' ({self.method})' * (self.differs is not None)}"
+        also = ", ".join(f"{split} ({figure_text(ratio, '.3f')})" for split, ratio in self.not_parted.items())
+        verdict += f"; not shown to differ from the cheapest: {also}" * bool(also)
         return f"{text}; next is {self.next_best.split}, {figure_text(self.ratio, '.3f')} times as much: {verdict}"
 
 
@@ -299,6 +302,9 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
     speed = same[0].result.performance if len(same) == 1 else None
     joules = restarts[statistics.ENERGY].figure() if measured else None
+    if joules and len(same) == 1:
+        own = same[0].result.energy_figure
+        joules = own and replace(own, value=joules.value)  # of the restarts that make pairs
     audits = [member.result.audit for member in same if member.result.audit]
     imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
@@ -307,7 +313,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         gpus=same[0].environment.gpu_count,
         restarts=len(restarts[statistics.SPEED]),
         tokens_per_s=restarts[statistics.SPEED].figure(),
-        j_per_token=same[0].result.energy_figure if len(same) == 1 else joules,
+        j_per_token=joules,
         power_w=restarts[statistics.POWER].figure() if measured else None,
         ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
@@ -343,18 +349,19 @@ def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
 def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statistics.Figure, str]:
     """Return the ratio of two splits' figures, and how its interval was found; without one where there is none.
 
+    A test whose ratio lies on the other side of 1 than the figures' is not of these figures.
+
     Source: `sessions.outcome`; of splits that were not measured in turns JCGM 100:2008 (GUM), 5.1.2: relative
     uncertainties of independent factors add as squares. What such splits share counts twice: too wide, if anything.
     """
     if over is under:
         return statistics.Figure(1.0), ""
-    found = _tested(over, under, quantity)
-    if found.difference:
-        low, high = found.difference.interval
-        return statistics.Figure(1 + found.difference.relative, statistics.Interval(1 + low, 1 + high)), found.method
     figures = [point.tokens_per_s if quantity == statistics.SPEED else point.j_per_token for point in (over, under)]
     more, less = (figure for figure in figures if figure)
-    value = more.value / less.value
+    value, found = more.value / less.value, _tested(over, under, quantity)
+    if found.difference and (found.difference.relative >= 0) == (value >= 1):
+        low, high = found.difference.interval
+        return statistics.Figure(1 + found.difference.relative, statistics.Interval(1 + low, 1 + high)), found.method
     if not (more.interval and less.interval):
         return statistics.Figure(value), INDEPENDENT
     half = hypot(log(more.interval.high / more.value), log(less.interval.high / less.value))
@@ -372,7 +379,8 @@ def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
     counts = [{name: len(restarts) for name, restarts in sessions.items()} for sessions in (first, second)]
     alone = len(under.stored) == len(first) and len(over.stored) == len(second)
     in_turns = alone and counts[0] == counts[1] and not apart(under.stored, over.stored, session_of)
-    return outcome(first, second) if in_turns or not first.keys() & second.keys() else Outcome()
+    known = unshown(under.stored, over.stored, quantity)
+    return outcome(first, second, known=known) if in_turns or not first.keys() & second.keys() else Outcome()
 
 
 def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimum | None:
@@ -381,6 +389,12 @@ def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimu
     costs.sort(key=lambda entry: entry[0].value)
     if len(costs) < 2:
         return Optimum(costs[0][1], costs[0][0].value, unit) if costs else None
-    (least, best), (_, other) = costs[:2]
-    ratio, method = _ratio(other, best, statistics.ENERGY)
-    return Optimum(best, least.value, unit, other, ratio, method)
+    (least, best), *others = costs
+    ratios = [(other, *_ratio(other, best, statistics.ENERGY)) for _, other in others]
+    near = {other.split: ratio for other, ratio, _ in ratios[1:] if not _differs(ratio)}
+    return Optimum(best, least.value, unit, *ratios[0], near)
+
+
+def _differs(ratio: statistics.Figure | None) -> bool | None:
+    interval = ratio and ratio.interval
+    return not interval.low <= 1 <= interval.high if interval else None

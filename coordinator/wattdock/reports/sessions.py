@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from math import sqrt
+from math import hypot, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -115,10 +115,12 @@ def apart(first: Iterable[StoredResult], second: Iterable[StoredResult], session
 def _in_turns(a: StoredResult, b: StoredResult) -> bool:
     """Whether no restart of either begins before the other's restart of the number before has ended.
 
-    Restarts on clocks that cannot be compared, as before and after a reboot, count as they stand in the study.
+    A restart of one that began on another clock than the other's of its number was tried again after a reboot.
     """
     sides = _restart_times(a), _restart_times(b)
-    return all(
+    numbers = [{number for _, number in side} for side in sides]
+    on_other_clocks = {number for _, number in sides[0].keys() ^ sides[1].keys()}
+    return not on_other_clocks & numbers[0] & numbers[1] and all(
         end_ns <= other[clock, number + 1][0]
         for one, other in (sides, sides[::-1])
         for (clock, number), (_, end_ns) in one.items()
@@ -149,11 +151,24 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
     return statistics.Restarts.of_values([restarts.value for restarts in sessions.values()])
 
 
-def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -> Outcome:
+def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
+    """Return the standard uncertainty of the ratio's logarithm that restarts do not show; 0 on the same boards.
+
+    It is of joules only, by the budgets: warmth, first seconds, mix and timing of each board.
+    """
+    sides = (first, second)
+    boards = [{frozenset(row.result.environment.gpu_uuids) for row in side if row.result.environment} for side in sides]
+    if quantity != statistics.ENERGY or boards[0] == boards[1]:
+        return 0.0
+    return hypot(*(max(row.result.budget.unshown if row.result.budget else 0.0 for row in side) for side in sides))
+
+
+def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:
     """Return how two arms differ: by pairs of restarts where they share a session, else by sessions.
 
     Args:
         unpaired: Sessions that make no pairs, see `apart`.
+        known: What `unshown` returns.
     """
     # A result makes no pairs with itself, unless the whole side is compared with itself.
     common = [name for name in first if name in second and (first[name] != second[name] or first == second)]
@@ -161,9 +176,9 @@ def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = ()) -
     # A finished experiment has all restarts, so that a restart's place is its number.
     shared = [pair for name in common for pair in zip(first[name].values, second[name].values, strict=False)]
     if len(shared) >= statistics.LEAST_RESTARTS:
-        return Outcome(f"paired t-test, {len(shared)} restarts", statistics.paired_difference(shared))
+        return Outcome(f"paired t-test, {len(shared)} restarts", statistics.paired_difference(shared, known=known))
     if min(len(first), len(second)) >= LEAST_SESSIONS:
-        welch = statistics.difference(session_values(first), session_values(second))
+        welch = statistics.difference(session_values(first), session_values(second), known=known)
         return Outcome(f"Welch's t-test, {len(first)} and {len(second)} sessions", welch, more=MORE_SESSIONS)
     if shared:
         few = pluralize(len(shared), "pair of restarts", "pairs of restarts")

@@ -69,7 +69,8 @@ class Row:
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
         score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
-        answers_cut: How many of these answers reached their limit of tokens: with many, the score is a lower bound.
+        answers_cut: How many of these answers reached `quality.max_output_tokens`: with many, the score is a lower
+            bound.
         cpu_others_share: Share of the runner's CPUs that others used, 0 to 1, in the pass where it is largest.
         disturbed: What showed that others used the CPUs (more than 10 % of them) or the GPUs in a pass; null where
             nothing did.
