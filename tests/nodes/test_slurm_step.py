@@ -96,9 +96,14 @@ def test_an_interruption_while_the_step_starts_leaves_no_step(job: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("variables", "said"),
-    [({}, "this is none"), ({"SLURM_JOB_NUM_NODES": "2"}, "this has 2"), ({"SLURMD_NODENAME": "n1"}, "this is none")],
+    [
+        ({}, "this is none"),
+        ({"SLURM_JOB_NUM_NODES": "3"}, "this process is on none of its nodes"),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}, "this has 2"),
+        ({"SLURMD_NODENAME": "n1"}, "this is none"),
+    ],
 )
-def test_a_job_of_too_few_nodes_is_refused(
+def test_what_is_no_job_of_so_many_nodes_is_refused(
     variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside of a job, in a shell of salloc on the login node, in a job of fewer nodes."""

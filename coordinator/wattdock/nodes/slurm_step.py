@@ -44,10 +44,10 @@ def agents_of_job(others: int, setup: Sequence[str]) -> Iterator[tuple[Pairing, 
     """
     here, nodes = os.environ.get("SLURMD_NODENAME"), int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
     if not here or nodes <= others:
-        job = f"has {nodes}" if nodes else "is none"
+        job = "this is none" if not nodes else f"this has {nodes}" if here else "this process is on none of its nodes"
         raise PreflightError(
-            f"nodes: {others + 1} takes a Slurm job of that many nodes, and this {job}",
-            "take `run --on slurm`, or a job with --nodes, or name nodes.agents and nodes.pairing",
+            f"nodes: {others + 1} takes a Slurm job of that many nodes, and {job}",
+            "take `run --on slurm`, or a job script with --nodes, or name nodes.agents and nodes.pairing",
         )
     options = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}", "--export=ALL", "--mpi=none")
     agent = (sys.executable, "-P", "-m", "wattdock", "agent", "-", "--listen=0.0.0.0:0", "--once")
