@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,9 +43,13 @@ def set_up(folder: Path, before: str = "") -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_of_the_job_takes_the_head_and_ends_after_it(job: Path) -> None:
-    """Its pairing came through standard input; what a set-up says is no address."""
-    with behind.slurm_step.agents_of_job(1, ["echo loaded", "export SEEN=1"]) as (pairing, [address]):
+def test_an_agent_of_the_job_takes_the_head_and_ends_after_it(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pairing came through standard input, which is not the set-up's; what that says is no address."""
+    (job / "python").write_text(f'#!/bin/bash\nenv > "{job}/env"\nexec "{sys.executable}" "$@"\n')
+    (job / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(job / "python"))
+    setup = ["cat; echo loaded", "module() { export SEEN=$1; }", "module load\n# A comment"]
+    with behind.slurm_step.agents_of_job(1, setup) as (pairing, [address]):
         opened = behind.NodeLink(address, pairing)
         opened.check()
         opened.close()
@@ -52,6 +57,7 @@ def test_an_agent_of_the_job_takes_the_head_and_ends_after_it(job: Path) -> None
     assert {"--nodes=1", "--ntasks=1", "--exclude=n1"} <= set(words.split("\n"))
     assert "PRIVATE" not in words
     assert "agent" in words
+    assert "SEEN=load" in (job / "env").read_text().splitlines()
     assert list(job.glob("*.pem")) == []
 
 

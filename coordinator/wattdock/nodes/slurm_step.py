@@ -51,7 +51,9 @@ def agents_of_job(others: int, setup: Sequence[str]) -> Iterator[tuple[Pairing, 
         )
     options = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}", "--export=ALL", "--mpi=none")
     agent = (sys.executable, "-P", "-m", "wattdock", "agent", "-", "--listen=0.0.0.0:0", "--once")
-    step = start_step(*options, "bash", "-c", "\n".join([*setup, 'exec "$@"']), "agent", *agent)
+    # What a set-up reads is not the pairing.
+    script = "\n".join(["{ :", *setup, "} < /dev/null", 'exec "$@"'])
+    step = start_step(*options, "bash", "-c", script, "agent", *agent)
     pairing = Pairing.new(HOURS)
     with step:
         try:
