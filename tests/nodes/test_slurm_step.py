@@ -54,7 +54,7 @@ def test_an_agent_of_the_job_takes_the_head_and_ends_after_it(job: Path, monkeyp
         opened.check()
         opened.close()
     words = (job / "words").read_text()
-    assert {"--nodes=1", "--ntasks=1", "--exclude=n1"} <= set(words.split("\n"))
+    assert {"--nodes=1", "--ntasks=1", "--exclude=n1", "--cpu-bind=none"} <= set(words.split("\n"))
     assert "PRIVATE" not in words
     assert "agent" in words
     assert "SEEN=load" in (job / "env").read_text().splitlines()

@@ -5,6 +5,7 @@ An experiment without `nodes` is measured as ever. Knows no gRPC.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from wattdock.nodes.pairing import Pairing
 from wattdock.nodes.slurm_step import agents_of_job
 from wattdock.records import RunnerEnvironment
 from wattdock.runner import NodePlace, RunnerClient, load_request
-from wattdock.text import from_json, json_text
+from wattdock.text import from_json, json_text, pluralize
 from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
@@ -370,13 +371,16 @@ class _NodesClient(RunnerClient):
                 )
             )
         environment, span = super().load(replace(request, place=place), timeout_s=timeout_s, **callbacks)
-        used = list(environment.used_gpu_uuids)
+        used, warnings = list(environment.used_gpu_uuids), list(environment.warnings)
+        own_cpus = len(os.sched_getaffinity(0))
         for part, number in zip(parts, asked, strict=True):
             told = part.link.wait(number, self._check, timeout_s).loaded
             part.loaded = RunnerEnvironment.model_validate(from_json(told.environment_json))
             _require_same_packages(environment, part)
             used += [uuid for uuid in part.loaded.used_gpu_uuids if uuid not in used]
-        return environment.model_copy(update={"used_gpu_uuids": used}), span
+            if (cpus := part.planned.facts.cpu_count) != own_cpus:
+                warnings.append(f"node {part.link.address} runs on {pluralize(cpus, 'CPU')}, the head on {own_cpus}")
+        return environment.model_copy(update={"used_gpu_uuids": used, "warnings": warnings}), span
 
 
 def _require_same_packages(own: RunnerEnvironment, part: NodePart) -> None:

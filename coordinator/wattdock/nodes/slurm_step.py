@@ -49,7 +49,9 @@ def agents_of_job(others: int, setup: Sequence[str]) -> Iterator[tuple[Pairing, 
             f"nodes: {others + 1} takes a Slurm job of that many nodes, and {job}",
             "take `run --on slurm`, or a job script with --nodes, or name nodes.agents and nodes.pairing",
         )
-    options = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}", "--export=ALL", "--mpi=none")
+    nodes_of_step = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}")
+    # All CPUs that the job has of a node, as the head has; --cpus-per-task would imply --exact. Source: srun(1), 22.05.
+    options = (*nodes_of_step, "--export=ALL", "--mpi=none", "--cpu-bind=none")
     agent = (sys.executable, "-P", "-m", "wattdock", "agent", "-", "--listen=0.0.0.0:0", "--once")
     # What a set-up reads is not the pairing.
     script = "\n".join(["{ :", *setup, "} < /dev/null", 'exec "$@"'])
