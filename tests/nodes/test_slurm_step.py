@@ -85,7 +85,7 @@ def test_a_step_that_ends_early_is_one_line(job: Path, before: str, said: str) -
 
 def test_a_step_that_never_starts_ends_with_its_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a step waits for what another holds."""
-    set_up(job, "exec sleep 600")
+    set_up(job, "trap '' TERM; exec sleep 600")
     monkeypatch.setattr(behind.slurm_step, "START_S", 0.3)
     with raises(LaunchError, "0 of 1 agents"), behind.slurm_step.agents_of_job(1, []):
         pytest.fail("there is no agent")
@@ -93,11 +93,31 @@ def test_a_step_that_never_starts_ends_with_its_time(job: Path, monkeypatch: pyt
 
 def test_an_interruption_while_the_step_starts_leaves_no_step(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes as the head waits."""
-    set_up(job, f"kill -INT {os.getpid()}; exec sleep 600")
+    set_up(job, f"sleep 0.5; kill -INT {os.getpid()}; exec sleep 600")
     monkeypatch.setattr(behind.slurm_step, "END_S", 0.1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), behind.slurm_step.agents_of_job(1, []):
         pytest.fail("there is no agent")
+
+
+@pytest.mark.parametrize(
+    ("then", "end_s", "why"),
+    [(":", 0.2, AssertionError), ("(sleep 1; kill -INT {head}) &", 600, KeyboardInterrupt)],
+    ids=["by itself", "after Ctrl-C"],
+)
+def test_a_step_that_does_not_end_is_ended(
+    job: Path, then: str, end_s: float, why: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node is dead: srun does not heed SIGTERM, the head waits for a limited time, and the step is gone."""
+    begins = f"trap '' TERM; echo $$ > {job}/pid; echo agent at here:1"
+    set_up(job, f"{begins}\n{then.format(head=os.getpid())}\nexec sleep 600")
+    for name, limit_s in {"END_S": end_s, "FORCE_S": 0.2}.items():
+        monkeypatch.setattr(behind.slurm_step, name, limit_s)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(why), behind.slurm_step.agents_of_job(1, []):
+        raise AssertionError("what the head measured failed")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((job / "pid").read_text()), 0)
 
 
 @pytest.mark.parametrize(
