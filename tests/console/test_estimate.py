@@ -9,14 +9,18 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import fake_nvml
 import numpy as np
 import pytest
+from fake_nvml import FakeGpu
 from inputs.hub_server import serve
 from make import models as tiny
 from safetensors.numpy import save
 from seams.inputs import shape_config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Called
 
 
@@ -36,15 +40,35 @@ def test_what_one_node_cannot_hold_is_told_with_the_nodes_and_their_split(called
     done = called(*asked)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if "one node" in line]
-    assert line == "one node of 8 GPUs is not enough with A100-SXM4-40GB (2 nodes, TP=8 PP=2); L4 (3 nodes, TP=8 PP=3)"
+    assert line == "not enough in one node: 8 × A100-SXM4-40GB (2 nodes, TP=8 PP=2); 8 × L4 (3 nodes, TP=8 PP=3)"
     told = {
         gpu["gpu"].removeprefix("NVIDIA "): gpu["fewest_nodes"]
         for gpu in json.loads(called(*asked, "--json").stdout)["gpus"]
     }
     assert told["A100-SXM4-40GB"] == {"nodes": 2, "split": "TP=8 PP=2", "gpus": 16}
     assert told["H200"] == {"nodes": 1, "split": "TP=4", "gpus": 4}
-    halved = called(*asked, "--gpus-per-node", "2", "--json")
-    assert {gpu["fewest_nodes"]["nodes"] for gpu in json.loads(halved.stdout)["gpus"]} == {2, 6, 12}
+    quarter = json.loads(called(*asked, "--gpus-per-node", "2", "--json").stdout)["gpus"]
+    assert [gpu["fewest_nodes"]["nodes"] for gpu in quarter] == [6, 12, 2]
+    assert {gpu["gpus_per_node"] for gpu in quarter} == {2}
+
+
+def test_a_node_of_six_is_filled_by_tensor_and_pipeline_parallelism_together(called: Called) -> None:
+    """TP=4 would leave two of six GPUs idle, and eight are more than a node has; TP=2 with three stages takes all."""
+    asked = ("estimate", "llama-3.1-70b", "--gpu-model", "L40S", "--batch-size", "64", "--context", "4096", "--json")
+    [gpu] = json.loads(called(*asked, "--gpus-per-node", "6").stdout)["gpus"]
+    assert gpu["fewest_nodes"] == {"nodes": 1, "split": "TP=2 PP=3", "gpus": 6}
+
+
+def test_a_machine_of_two_kinds_is_a_node_of_as_many_of_each(called: Called, library: Path) -> None:
+    """Two of one and one of another: a model is split over one kind; 141 GB of weights on 80 GB each."""
+    kinds = ("NVIDIA A", "NVIDIA B", "NVIDIA A")
+    gpus = [
+        FakeGpu(uuid=fake_nvml.uuid_of(at), name=kind, memory_total_bytes=80 * 10**9) for at, kind in enumerate(kinds)
+    ]
+    with fake_nvml.loaded(library, gpus=gpus):
+        told = json.loads(called("estimate", "llama-3.1-70b", "--json").stdout)["gpus"]
+    nodes = {gpu["gpu"]: (gpu["gpus_per_node"], gpu["fewest_nodes"]["nodes"]) for gpu in told}
+    assert nodes == {"NVIDIA A": (2, 2), "NVIDIA B": (1, 3)}
 
 
 def test_figures_that_were_found_nowhere_are_printed_as_not_verified(called: Called) -> None:

@@ -216,27 +216,26 @@ def test_other_parts_than_the_language_model_are_weights_too() -> None:
 
 @given(
     name=st.sampled_from(["llama-3.1-70b", "falcon-180b", "mixtral-8x7b", "gpt-oss-120b"]),
+    batch=st.sampled_from([1, 64]),
     memory_gb=st.integers(4, 300),
     per_node=st.integers(1, 16),
 )
-def test_the_fewest_nodes_hold_a_model_and_one_fewer_do_not(name: str, memory_gb: int, per_node: int) -> None:
-    """Each node gets as many GPUs as the others, and none more than it has."""
-    sized = ModelMemory.of(presets()[name].published_config, ENGINE, Requests(1, 2048, 2048, certain=True))
+def test_no_split_holds_a_model_on_fewer_nodes_than_are_named(
+    name: str, batch: int, memory_gb: int, per_node: int
+) -> None:
+    """Each node gets as many GPUs as the others, whole groups of tensor parallelism, and none more than it has."""
+    sized = ModelMemory.of(presets()[name].published_config, ENGINE, Requests(batch, 4096, 4096, certain=True))
+    whole = {
+        (nodes, Split(tensor=tensor, pipeline=stages))
+        for tensor in sized.tensor_sizes
+        for stages in range(1, len(sized.model.layers) + 1)
+        if sized.estimate(Split(tensor=tensor, pipeline=stages), memory_gb * 1e9).verdict == "fits"
+        for nodes in range(1, stages + 1)
+        if stages % nodes == 0 and tensor * stages // nodes <= per_node
+    }
     needed = sized.nodes_needed(memory_gb * 1e9, per_node)
-    if needed is None:
-        assert sized.estimate(Split(pipeline=len(sized.model.layers)), memory_gb * 1e9).verdict != "fits"
-        return
-    nodes, split = needed
-    assert sized.estimate(split, memory_gb * 1e9).verdict == "fits"
-    assert (split.gpus % nodes, split.gpus // nodes <= per_node) == (0, True)
-    if nodes > 2:
-        stages = split.pipeline // nodes * (nodes - 1)
-        assert sized.estimate(Split(tensor=split.tensor, pipeline=stages), memory_gb * 1e9).verdict != "fits"
-    if nodes > 1:
-        assert all(
-            fewest is None or fewest.verdict != "fits" or fewest.split.gpus > per_node
-            for fewest in sized.fewest_gpus(memory_gb * 1e9).values()
-        )
+    assert (needed in whole) if needed else not whole
+    assert needed is None or needed[0] == min(nodes for nodes, _ in whole)
 
 
 def test_a_405b_model_takes_two_nodes_of_80_gb_and_one_of_141() -> None:

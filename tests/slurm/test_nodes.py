@@ -40,14 +40,16 @@ SPREAD = f"""{DEFAULTS_OF_ALL}
 experiments:
   - {{fake: {{step_s: 0.4}}}}
 fleet:
-  # What a node's set-up says is no address.
-  setup: ['{SETUP}', 'echo loaded a module']
+  # What a node's set-up says is no address, and it gets nothing of the pairing.
+  setup: ['{SETUP}', 'echo loaded a module', 'cat >&2']
 """
+# n2 has one CPU only.
+ONE_CPU = f"[ $SLURMD_NODENAME = n1 ] || taskset --cpu-list --pid {min(os.sched_getaffinity(0))} $$"
 
 
 def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cluster) -> None:
     """One job with both nodes to itself; the pairing is on no command line, in no variable and in no file."""
-    whole = SPREAD.replace("exclusive: gpus", "exclusive: machine")
+    whole = SPREAD.replace("exclusive: gpus", "exclusive: machine").replace("cat >&2", ONE_CPU)
     running = start(wattdock, slurm, "run", wattdock.write(whole), "--on", "slurm")
     wait_until(lambda: in_pass(wattdock, 0) or running.poll() is not None)
     assert running.poll() is None, running.communicate()[1]
@@ -64,6 +66,10 @@ def test_a_model_over_two_nodes_of_a_job_is_one_row(wattdock: Command, slurm: Cl
     assert (environment["job"]["node"], node["job"]["node"], node["job"]["id"]) == ("n1", "n2", "1_0")
     for job in (environment["job"], node["job"]):
         assert (job["exclusive"], job["node_gpus"], job["gpus"]) == (True, 2, 2)
+    cpus, here = (environment["cpu_count"], node["cpu_count"]), len(os.sched_getaffinity(0))
+    assert cpus == (here, 1)
+    warning = f"node {node['name']} runs on 1 CPU, the head on {here}"
+    assert environment["runner"]["warnings"] == [warning] * (here > 1)
     [alone] = [check for check in result["audit"]["checks"] if check["name"] == "other measurements"]
     assert alone["status"] == "pass", alone
     assert environment["gpu_uuids"] == [fake_nvml.uuid_of(1), fake_nvml.uuid_of(3)]

@@ -1,6 +1,6 @@
 """`wattdock estimate`: how much memory a model needs."""
 
-from dataclasses import replace
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +37,8 @@ Dtype = Annotated[
 ]
 Backend = Annotated[str, typer.Option("--backend", help="Backend whose memory use is estimated.")]
 
+USUAL_PER_NODE = 8
+
 
 def estimate(
     model: Model,
@@ -65,33 +67,31 @@ def estimate(
     if (engine := ExperimentConfig(backend=backend).section.memory()) is None:
         raise ConfigError(f"--backend {backend} does not tell how it uses memory", "take pytorch, vllm or tensorrt")
     split = Split(tp or 1, pp or 1) if tp or pp else None
-    sizes, here = _gpus(gpu or [])
     answer = Estimate.of(
         model,
         engine,
-        sizes,
+        _gpus(gpu or [], gpus_per_node),
         batch=batch,
         context_tokens=context,
         home=folders.wattdock_home(),
         dtype=dtype,
         split=split,
     )
-    if per_node := gpus_per_node or here:
-        answer = replace(answer, gpus_per_node=per_node)
     show(answer, as_json=as_json)
     if split and all(memory.verdict == "cannot fit" for memory in answer.gpus.values()):
         raise typer.Exit(ExitCode.PREFLIGHT)
 
 
-def _gpus(names: "Sequence[str]") -> tuple[dict[str, int], int]:
+def _gpus(names: "Sequence[str]", per_node: int | None) -> dict[str, tuple[int, int]]:
     """Return the memory in bytes of the GPUs that are named; without names of this machine's, or of all known.
 
-    Also how many GPUs this machine has, where they are its own.
+    Also how many of a kind a node has: as many as this machine has of its own.
     """
     from wattdock.host import GpuInventory, gpu_models
 
     gpus = () if names else GpuInventory.here().gpus
-    if sizes := {gpu.name: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes}:
-        return sizes, len(gpus)
+    count = Counter(gpu.name for gpu in gpus)
+    if own := {gpu.name: (gpu.vram_total_bytes, per_node or count[gpu.name]) for gpu in gpus if gpu.vram_total_bytes}:
+        return own
     models = [gpu_models.find(name) for name in names] or gpu_models.catalogue().values()
-    return {model.name: model.memory_bytes for model in models}, 0
+    return {model.name: (model.memory_bytes, per_node or USUAL_PER_NODE) for model in models}

@@ -14,7 +14,6 @@ from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitect
 from wattdock.inputs.memory import MARGIN, NO_REQUESTS, ModelMemory, Requests
 from wattdock.inputs.prompts import PromptSet
 from wattdock.inputs.resolve import figures_of, known_figures
-from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,22 +33,22 @@ class Estimate:
     Attributes:
         gpus: By kind of GPU, the estimate for the split asked for, else for the smallest that holds the model, else for
             the largest tensor parallelism.
+        per_node: How many of a kind a node has.
         margin: Share of everything that stays free before the verdict is "fits".
-        gpus_per_node: How many GPUs a node has.
     """
 
     figures: ModelFigures
     model: ModelMemory
     gpus: dict[str, MemoryEstimate]
+    per_node: Mapping[str, int]
     margin: float = MARGIN
-    gpus_per_node: int = 8
 
     @classmethod
     def of(
         cls,
         name: str,
         engine: EngineMemory,
-        gpus: Mapping[str, int],
+        gpus: Mapping[str, tuple[int, int]],
         *,
         batch: int,
         context_tokens: int,
@@ -61,7 +60,7 @@ class Estimate:
 
         Args:
             name: A known model, a hub id, ./folder or shape:NAME.
-            gpus: Memory in bytes by kind of GPU.
+            gpus: By kind of GPU, its memory in bytes, and how many of the kind a node has.
             batch: Requests in flight, each of `context_tokens`.
             home: WATTDOCK_HOME, where a hub model's config is kept.
             dtype: As in `ModelMemory.of`.
@@ -78,29 +77,28 @@ class Estimate:
         except UnknownArchitectureError as error:
             raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
         estimates = {}
-        for gpu, memory_bytes in gpus.items():
+        for gpu, (memory_bytes, _) in gpus.items():
             smallest = None if split else next(filter(None, model.fewest_gpus(memory_bytes).values()), None)
             largest = Split(tensor=model.tensor_sizes[-1])
             estimates[gpu] = smallest or model.estimate(split or largest, memory_bytes)
-        return cls(figures, model, estimates)
+        return cls(figures, model, estimates, {gpu: count for gpu, (_, count) in gpus.items()})
 
     @property
     def nodes(self) -> dict[str, tuple[int, Split] | None]:
         """By kind of GPU, the fewest nodes that hold the model for sure, and the split; None where no number does."""
         sizes = {gpu: memory.memory_bytes for gpu, memory in self.gpus.items()}
-        return {gpu: self.model.nodes_needed(size, self.gpus_per_node) for gpu, size in sizes.items()}
+        return {gpu: self.model.nodes_needed(size, self.per_node[gpu]) for gpu, size in sizes.items()}
 
     @property
     def more_nodes(self) -> str | None:
         """With which GPUs one node is not enough, and how many nodes are; None where one is, whatever its GPUs."""
-        named = {gpu.removeprefix("NVIDIA "): found for gpu, found in self.nodes.items()}
         needed = [
-            f"{gpu} ({f'{found[0]} nodes, {found[1].label}' if found else 'no number of nodes'})"
-            for gpu, found in named.items()
+            f"{self.per_node[gpu]} × {gpu.removeprefix('NVIDIA ')} "
+            f"({f'{found[0]} nodes, {found[1].label}' if found else 'no number of nodes'})"
+            for gpu, found in self.nodes.items()
             if found is None or found[0] > 1
         ]
-        some = f"one node of {pluralize(self.gpus_per_node, 'GPU')} is not enough with {'; '.join(needed)}"
-        return some if needed else None
+        return f"not enough in one node: {'; '.join(needed)}" if needed else None
 
     def as_json(self) -> dict[str, Any]:
         """Return it JSON-ready, bytes as they are."""
@@ -113,6 +111,7 @@ class Estimate:
             found = nodes[gpu]
             over = found and {"nodes": found[0], "split": found[1].label, "gpus": found[1].gpus}
             derived = {
+                "gpus_per_node": self.per_node[gpu],
                 "fewest_nodes": over,
                 "split": memory.split.label,
                 "total": memory.total,
@@ -132,7 +131,6 @@ class Estimate:
             "quantization": self.model.quantization,
             "weights_bytes": self.model.weights_bytes,
             "margin": self.margin,
-            "gpus_per_node": self.gpus_per_node,
             "requests": asdict(self.model.requests),
             "engine": asdict(self.model.engine),
             "legal_tensor_sizes": self.model.tensor_sizes,

@@ -282,15 +282,15 @@ class ModelMemory:
 
         Over several nodes, tensor parallelism stays within a node, and each node holds its part of the layers.
         """
-        fewest = [found.split for found in self.fewest_gpus(memory_bytes).values() if found and found.verdict == "fits"]
-        if split := next((split for split in fewest if split.gpus <= gpus_per_node), None):
-            return 1, split
-        tensor = max(size for size in self.tensor_sizes if size <= gpus_per_node)
-        for nodes in range(1, len(self.model.layers) // (gpus_per_node // tensor) + 1):
-            split = Split(tensor=tensor, pipeline=nodes * (gpus_per_node // tensor))
-            if self.estimate(split, memory_bytes).verdict == "fits":
-                return nodes, split
-        return None
+        layers = len(self.model.layers)
+        splits = (
+            (nodes, Split(tensor=tensor, pipeline=nodes * stages))
+            for nodes in range(1, layers + 1)
+            for stages in range(1, min(gpus_per_node, layers // nodes) + 1)
+            for tensor in self.tensor_sizes
+            if tensor * stages <= gpus_per_node
+        )
+        return next((split for split in splits if self.estimate(split[1], memory_bytes).verdict == "fits"), None)
 
     def kv_bytes(self, context_tokens: int, tensor: int = 1) -> float:
         """Return the keys, values and states of one request over all layers, on each GPU of a tensor-parallel group."""

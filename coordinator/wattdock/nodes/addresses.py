@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from contextlib import suppress
 
 # Source: netdevice(7), SIOCGIFADDR: a request of 40 bytes begins with the interface's name, its address is at 20 to 24.
 SIOCGIFADDR, REQUEST_BYTES, ADDRESS = 0x8915, 40, slice(20, 24)
@@ -35,11 +36,8 @@ def engine_variables(address: str) -> dict[str, str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             request = struct.pack(f"{REQUEST_BYTES}s", name.encode())
-            try:
-                found = socket.inet_ntoa(fcntl.ioctl(asked.fileno(), SIOCGIFADDR, request)[ADDRESS])
-            except OSError:
-                # An interface without an address.
-                continue
-            if found == address:
-                variables |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+            # An interface may have no address.
+            with suppress(OSError):
+                if socket.inet_ntoa(fcntl.ioctl(asked.fileno(), SIOCGIFADDR, request)[ADDRESS]) == address:
+                    variables |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
     return variables

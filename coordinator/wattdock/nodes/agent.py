@@ -13,6 +13,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -109,15 +110,14 @@ class Agent(node_pb2_grpc.NodeServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{SERVES_ANOTHER}, at {self._peer}")
         self._peer, self._heard_ns = context.peer(), time.monotonic_ns()
         session = self._session = NodeSession(self._say)
-        # The end of the call is told here, whatever this thread is doing.
-        context.add_callback(lambda: session.end("the head has gone"))
+        # The end of the call is told here, whatever this thread is doing; a call that has ended already is not.
+        has_gone = partial(session.end, "the head has gone")
+        if not context.add_callback(has_gone):
+            has_gone()
         threading.Thread(target=self._close_when_over, args=(session, context), name="agent-end", daemon=True).start()
         self._say(f"serving {self._peer}")
-        try:
-            for order in orders:
-                yield _answer(session, order)
-        finally:
-            session.end("the head has gone")
+        for order in orders:
+            yield _answer(session, order)
 
     def _say(self, line: str) -> None:
         # Whoever read the lines may be gone: ssh, or a step of Slurm's.

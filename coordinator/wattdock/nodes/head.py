@@ -5,6 +5,7 @@ An experiment without `nodes` is measured as ever. Knows no gRPC.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from wattdock.nodes.pairing import Pairing
 from wattdock.nodes.slurm_step import agents_of_job
 from wattdock.records import RunnerEnvironment
 from wattdock.runner import NodePlace, RunnerClient, load_request
-from wattdock.text import from_json, json_text
+from wattdock.text import from_json, json_text, pluralize
 from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
@@ -73,25 +74,20 @@ class NodePart:
     Attributes:
         number: Of the node, from 1: its rank.
         experiment: The experiment's number in the agent's plan.
+        gpus: The node's GPUs that the experiment runs on.
+        host_gpus: All GPUs of the node.
+        planned: What the agent said of the node.
         since: The first exchange of the present session.
     """
 
     link: NodeLink
     number: int
     experiment: int
-    planned: PlannedNode
+    gpus: Sequence[Gpu]
+    host_gpus: Sequence[Gpu]
+    planned: snapshot.NodeFacts
     since: int = 0
     loaded: RunnerEnvironment | None = None
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """The GPUs of the node that the experiment runs on."""
-        return self.planned.gpus
-
-    @property
-    def host_gpus(self) -> Sequence[Gpu]:
-        """All GPUs of the node."""
-        return self.planned.host_gpus
 
     @property
     def facts(self) -> snapshot.NodeFacts:
@@ -100,7 +96,7 @@ class NodePart:
         with suppress(WattdockError):
             clock = self.link.clock(self.since)
             of_clock = {"round_trip_s": 2 * clock.half_trip_s, "clock_uncertainty_s": clock.std_s, "drift": clock.drift}
-        return self.planned.facts.model_copy(update={"name": self.link.address, "runner": self.loaded, **of_clock})
+        return self.planned.model_copy(update={"name": self.link.address, "runner": self.loaded, **of_clock})
 
     def clock(self, limit_j: float) -> NodeClock:
         """Return the node's clock by the present session's exchanges.
@@ -162,7 +158,8 @@ class _Head:
         parts: dict[int, list[NodePart]] = {index: [] for index in spread}
         for rank, (link, number) in enumerate(zip(self.links, numbers, strict=True), start=1):
             for place, text in enumerate(link.wait(number).planned.plans_json):
-                part = NodePart(link, rank, place, PlannedNode.model_validate(from_json(text)))
+                said = PlannedNode.model_validate(from_json(text))
+                part = NodePart(link, rank, place, said.gpus, said.host_gpus, said.facts)
                 parts[spread[place]].append(part)
                 # Before anything is started, a link that is too slow is refused.
                 _wait_for_exchanges(link)
@@ -364,19 +361,19 @@ class _NodesClient(RunnerClient):
         asked = []
         for part in parts:
             there = load_request(replace(request, place=replace(place, rank=part.number), gpu_uuids=()))
-            asked.append(
-                part.link.send(
-                    load=pb.LoadOrder(request=there, model_files=self._head.model_files, timeout_s=timeout_s)
-                )
-            )
+            order = pb.LoadOrder(request=there, model_files=self._head.model_files, timeout_s=timeout_s)
+            asked.append(part.link.send(load=order))
         environment, span = super().load(replace(request, place=place), timeout_s=timeout_s, **callbacks)
-        used = list(environment.used_gpu_uuids)
+        used, warnings = list(environment.used_gpu_uuids), list(environment.warnings)
+        own_cpus = len(os.sched_getaffinity(0))
         for part, number in zip(parts, asked, strict=True):
             told = part.link.wait(number, self._check, timeout_s).loaded
             part.loaded = RunnerEnvironment.model_validate(from_json(told.environment_json))
             _require_same_packages(environment, part)
             used += [uuid for uuid in part.loaded.used_gpu_uuids if uuid not in used]
-        return environment.model_copy(update={"used_gpu_uuids": used}), span
+            if (cpus := part.planned.cpu_count) != own_cpus:
+                warnings.append(f"node {part.link.address} runs on {pluralize(cpus, 'CPU')}, the head on {own_cpus}")
+        return environment.model_copy(update={"used_gpu_uuids": used, "warnings": warnings}), span
 
 
 def _require_same_packages(own: RunnerEnvironment, part: NodePart) -> None:

@@ -30,7 +30,6 @@ from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from wattdock.inputs import ModelFolder
     from wattdock.launch import LaunchedRunner
@@ -57,6 +56,7 @@ class NodeSession:
         self._doing = threading.RLock()
         self._stack, self._of_runner = ExitStack(), ExitStack()
         self._scratch = self._stack.enter_context(folders.scratch_folder())
+        self._log = self._scratch / "runner.log"
         self._plans: list[ExecutionPlan] = []
         self._held: leases.HeldLeases = {}
         self._meter: Meter | None = None
@@ -107,10 +107,6 @@ class NodeSession:
         if self._number < self.end_before:
             raise RunnerError("the head has given this up")
 
-    @property
-    def _log(self) -> Path:
-        return self._scratch / "runner.log"
-
     def _plan_order(self, order: pb.PlanOrder) -> pb.NodeEvent:
         configs = [ExperimentConfig.model_validate(from_json(text)) for text in order.experiments_json]
         for plan in preflight(configs, output_dir=self._scratch, home=folders.wattdock_home()):
@@ -119,11 +115,7 @@ class NodeSession:
             plan.launch.check()
             self._plans.append(replace(plan, job=job_here()))
         self._held = self._stack.enter_context(leased(self._plans, HERE, self._emit))
-        parts = [
-            PlannedNode(gpus=list(plan.gpus), host_gpus=list(plan.inventory.gpus), facts=_facts(plan))
-            for plan in self._plans
-        ]
-        planned = [json_text(part.model_dump(mode="json")) for part in parts]
+        planned = [json_text(_planned(plan).model_dump(mode="json")) for plan in self._plans]
         return pb.NodeEvent(planned=pb.Planned(plans_json=planned))
 
     def _start_meter(self, order: pb.StartMeterOrder) -> None:
@@ -188,10 +180,10 @@ class NodeSession:
             self._say(event.text)
 
 
-def _facts(plan: ExecutionPlan) -> snapshot.NodeFacts:
-    """Return what a result says of this node, but for its name."""
-    gpus = plan.inventory.gpus
-    return snapshot.NodeFacts(
+def _planned(plan: ExecutionPlan) -> PlannedNode:
+    """Return the node's GPUs, and what a result says of the node, but for its name."""
+    gpus = list(plan.inventory.gpus)
+    facts = snapshot.NodeFacts(
         name="",
         host_name=socket.gethostname(),
         boot_id=host_clock().boot_id,
@@ -204,3 +196,4 @@ def _facts(plan: ExecutionPlan) -> snapshot.NodeFacts:
         meter=plan.meter.name,
         variables=dict(plan.variables),
     )
+    return PlannedNode(gpus=list(plan.gpus), host_gpus=gpus, facts=facts)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # How long Slurm may take to start the step; the head connects within the pairing's hours.
 START_S, HOURS = 300.0, 0.2
-# How long agents may take to end what they started, once their head has gone.
-END_S = 30.0
+# How long agents may take to end what they started, once their head has gone; then, srun to end a step by force.
+END_S, FORCE_S = 30.0, 30.0
 # What an agent says on standard output, before its address, where Slurm has started it.
 LISTENS = "agent at "
 # Its address for the node that launched a task. Source: Slurm 22.05, srun(1), output environment.
@@ -44,29 +44,38 @@ def agents_of_job(others: int, setup: Sequence[str]) -> Iterator[tuple[Pairing, 
     """
     here, nodes = os.environ.get("SLURMD_NODENAME"), int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
     if not here or nodes <= others:
-        job = f"has {nodes}" if nodes else "is none"
+        job = "this is none" if not nodes else f"this has {nodes}" if here else "this process is on none of its nodes"
         raise PreflightError(
-            f"nodes: {others + 1} takes a Slurm job of that many nodes, and this {job}",
-            "take `run --on slurm`, or a job with --nodes, or name nodes.agents and nodes.pairing",
+            f"nodes: {others + 1} takes a Slurm job of that many nodes, and {job}",
+            "take `run --on slurm`, or a job script with --nodes, or name nodes.agents and nodes.pairing",
         )
-    options = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}", "--export=ALL", "--mpi=none")
+    nodes_of_step = (f"--nodes={others}", f"--ntasks={others}", f"--exclude={here}")
+    # All CPUs that the job has of a node, as the head has; --cpus-per-task would imply --exact. Source: srun(1), 22.05.
+    options = (*nodes_of_step, "--export=ALL", "--mpi=none", "--cpu-bind=none")
     agent = (sys.executable, "-P", "-m", "wattdock", "agent", "-", "--listen=0.0.0.0:0", "--once")
-    step = start_step(*options, "bash", "-c", "\n".join([*setup, 'exec "$@"']), "agent", *agent)
-    pairing = Pairing.new(HOURS)
-    with step:
-        try:
-            yield pairing, _addresses(step, pairing, others)
-        finally:
-            with suppress(subprocess.TimeoutExpired):
-                step.wait(END_S)
-            step.terminate()
+    # What a set-up reads is not the pairing.
+    script = "\n".join(["{ :", *setup, "} < /dev/null", 'exec "$@"'])
+    pairing, step = Pairing.new(HOURS), start_step(*options, "bash", "-c", script, "agent", *agent)
+    # The last one is done first; where Ctrl-C ends a wait, the others are done all the same.
+    with step, ExitStack() as at_the_end:
+        at_the_end.callback(_wait, step, FORCE_S)
+        at_the_end.callback(step.kill)
+        at_the_end.callback(_wait, step, FORCE_S)
+        at_the_end.callback(step.terminate)
+        at_the_end.callback(_wait, step, END_S)
+        yield pairing, _addresses(step, pairing, others)
+
+
+def _wait(step: subprocess.Popen[bytes], limit_s: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        step.wait(limit_s)
 
 
 def _addresses(step: subprocess.Popen[bytes], pairing: Pairing, count: int) -> list[str]:
     """Give the agents their pairing; return their addresses, once all have said them."""
     assert step.stdin
     assert step.stdout
-    limit, found = threading.Timer(START_S, step.terminate), list[str]()
+    limit, found = threading.Timer(START_S, step.kill), list[str]()
     limit.start()
     try:
         with suppress(BrokenPipeError), step.stdin as secret:
