@@ -191,7 +191,7 @@ def test_an_interrupted_load_that_does_not_end_is_killed_soon(wattdock: Command)
     [
         (FakeGpu(reset_at_s=18.0), "the energy counter was reset"),
         (FakeGpu(profile=(constant(0.0),)), "the energy counter never changed"),
-        (FakeGpu(unsupported="energy samples power power_instant power_average"), "no energy source"),
+        (FakeGpu(unsupported="energy samples power power_instant power_average"), "no energy counter"),
     ],
     ids=["reset", "0 W", "no source"],
 )
