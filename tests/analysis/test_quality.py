@@ -100,15 +100,15 @@ def test_fall_of_a_score_is_told_item_by_item(
     [
         (0, 0.05, 0, None, 0.055),  # with room for all, the first could have been better
         (0, 0, 0.05, False, 0.005),  # the second is better, if anything
-        (60, 0.3, 0.05, True, 0.486),  # lost by more than the second's cut answers could make good
-        (60, 0, 0.15, None, 0.186),  # or by less
+        (60, 0.3, 0.05, True, 0.486),
+        (60, 0, 0.15, True, 0.186),  # a model that no longer ends its answers is worse under the limit
         (0, 0.009, 0, False, 0.005),  # within the standard error, which is no bound
     ],
 )
-def test_what_cut_answers_may_hide_decides_nothing(
+def test_what_the_firsts_cut_answers_may_hide_rules_out_no_fall(
     lost: int, before_room: float, after_room: float, fell: bool | None, ruled_out: float
 ) -> None:
-    """A fall is told only where it would stand if every cut answer of either side were right."""
+    """“Not fallen” has to stand if the first's cut answers were right; a fall is one under the limit that both had."""
     before: Floats = np.arange(400, dtype=np.float64) % 2
     after = before.copy()
     after[1 : 2 * lost : 2] = 0

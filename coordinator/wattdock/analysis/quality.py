@@ -139,12 +139,9 @@ class Quality(Stored):
         if len(shared) < 2:
             return None
         same = fmean(before == after for (_, before), (_, after) in shared)
-        bounds = [
-            [task for task in side.tasks if task.is_bound and (task.name, task.version, task.few_shot) in tasks]
-            for side in (self, other or self)
-        ]
-        rooms = [sum(task.room * task.items for task in of_side) / len(shared) for of_side in bounds]
-        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin, rooms)
+        bounds = [task for task in self.tasks if task.is_bound and (task.name, task.version, task.few_shot) in tasks]
+        room = sum(task.room * task.items for task in bounds) / len(shared)
+        return ScoreDifference.of([after - before for (before, _), (after, _) in shared], same, margin, room)
 
 
 @dataclass(frozen=True)

@@ -259,13 +259,12 @@ class ScoreDifference:
     least_margin: float
 
     @classmethod
-    def of(
-        cls, differences: Sequence[float], same_answers: float, margin: float, rooms: Sequence[float] = (0.0, 0.0)
-    ) -> ScoreDifference:
+    def of(cls, differences: Sequence[float], same_answers: float, margin: float, room: float = 0.0) -> ScoreDifference:
         """Return what differences of items show.
 
         Args:
-            rooms: By how much the first score and the second could be higher: what they may hide decides nothing.
+            room: By how much the first score could be higher without its limit of tokens: a fall from there is none
+                that was ruled out. The second has its score under that limit, and falls with it.
 
         Source: paired differences, with two pairs of opposite differences added in half, as Agresti and Min do for
         2 × 2 tables (Statistics in Medicine 24 (2005) 729): where all items are equal, more items would not all be.
@@ -274,8 +273,8 @@ class ScoreDifference:
         variance = (_sum(map(mul, differences, differences)) + 1) / count - (_sum(differences) / count) ** 2
         half = t_factor(count - 1) * sqrt(variance / count)
         interval = Interval(mean - half, mean + half)
-        low, high = interval.low - rooms[0], interval.high + rooms[1]
-        fell = True if high < -margin else False if low > -margin else None
+        low = interval.low - room
+        fell = True if interval.high < -margin else False if low > -margin else None
         return cls(len(differences), mean, interval, same_answers, fell, max(-low, 0.0))
 
 
