@@ -111,8 +111,9 @@ def garbage_collection_suspended() -> Iterator[None]:
 def leave_out_of_garbage_collection() -> None:
     """Keep all that an engine has made at its load out of later searches for garbage.
 
-    A full one takes tenths of a second in the middle of a pass: of an engine's own process as of a server's client,
-    which an H200 waited 0.5 s for. vLLM does the same in its own processes once it has started.
+    A full one takes tenths of a second in the middle of a pass, of an engine's own process as of a server's client, and
+    is the likely reason why SGLang's client on an H200 stood still for 0.5 s. vLLM does the same in its own processes
+    once it has started.
     """
     gc.collect()
     gc.freeze()

@@ -114,7 +114,7 @@ class MakesMuch:
 
 
 def test_what_a_load_made_is_left_out_of_searches_for_garbage() -> None:
-    """A search through it stopped the client of a server for half a second within a pass."""
+    """A search through it takes tenths of a second, which may be within a pass."""
     runner, before = RunnerServicer(cast("Backend", MakesMuch())), gc.get_freeze_count()
     try:
         runner._load(LoadOrder(Path("model")), lambda stage: None, threading.Event())
