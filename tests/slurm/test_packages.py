@@ -35,6 +35,7 @@ pytestmark = [
 # Ends what hangs.
 LONGEST_S = 600.0
 COMMIT = "c" * 40
+COMPILED = shutil.ignore_patterns("__pycache__")
 PUBLISHABLE = "^publishable: .* J/output token ± "
 STUDY = """
 defaults:
@@ -87,7 +88,7 @@ def machine(tmp_path: Path) -> Iterator[tuple[Cloned, Cluster]]:
     (hub / "refs").mkdir()
     (hub / "refs/main").write_text(COMMIT)
     backend = work / "runners/fake"
-    shutil.copytree(REPO / "tests/runners/fake", backend, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPO / "tests/runners/fake", backend, ignore=COMPILED)
     packages = "".join(f"{package}=={version(package)}\n" for package in ("grpcio", "protobuf"))
     compile_lock = (sys.executable, "-I", REPO / "coordinator/wattdock/launch/uv.py", "pip", "compile", "--quiet")
     for variant in ("cpu", "cuda"):
@@ -104,13 +105,14 @@ def machine(tmp_path: Path) -> Iterator[tuple[Cloned, Cluster]]:
 
 
 def clone(target: Path) -> None:
-    """Commit the files of this checkout, changed ones too, in a checkout of their own."""
+    """Commit the files of this checkout, changed ones too, in a checkout of their own, with the fake backend."""
     listed = ["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others"]
     listed += ["--exclude-standard", ".gitignore", "coordinator", "docker", "proto", "runners"]
     for name in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0"):
         if (REPO / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPO / name, target / name)
+    shutil.copytree(REPO / "tests/runners/fake", target / "runners/fake", ignore=COMPILED)
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "all")):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", target, *words], check=True)
 
