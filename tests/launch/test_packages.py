@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import REPO
-from seams.launch import PackageLock
+from seams.launch import PackageLock, note_installed
 
 from wattdock.errors import LaunchError, PreflightError
 
@@ -28,8 +28,8 @@ def install(venv: Path, name: str, version: str) -> Path:
     """Install a package of one module as a wheel does; return the module."""
     site = venv / "lib/python3.11/site-packages"
     module, info = site / f"{name}/__init__.py", site / f"{name}-{version}.dist-info"
-    for folder in (module.parent, info):
-        folder.mkdir(parents=True)
+    for folder in (module.parent, info, venv / "wattdock"):
+        folder.mkdir(parents=True, exist_ok=True)
     module.write_text("x = 1\n")
     digest = base64.urlsafe_b64encode(hashlib.sha256(module.read_bytes()).digest()).rstrip(b"=").decode()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -107,6 +107,30 @@ def test_an_environment_that_is_not_what_is_locked_is_refused(
     with pytest.raises(LaunchError, match=said) as refused:
         lock.check(tmp_path / "venv/bin/python")
     assert "remove that folder" in str(refused.value)
+
+
+def test_a_wheel_that_lists_a_file_wrongly_is_still_the_locks(lock: PackageLock, tmp_path: Path) -> None:
+    """As pynvvideocodec of vLLM's CUDA lock: noted when the environment is made, and held against that later."""
+    install(tmp_path / "venv", "my_pack.age", "1.0")
+    module = install(tmp_path / "venv", "other", "2.1")
+    module.write_text("x = 1  # built again\n")
+    note_installed(tmp_path / "venv")
+    lock.check(tmp_path / "venv/bin/python")
+    module.write_text("x = 1  # another one\n")
+    with pytest.raises(LaunchError, match=r"other/__init__.py of other is not the wheel's"):
+        lock.check(tmp_path / "venv/bin/python")
+
+
+def test_two_wheels_may_hold_the_same_path(lock: PackageLock, tmp_path: Path) -> None:
+    """As flashinfer's and torch-c-dlpack-ext's `build_backend.py`: whichever was installed last has it."""
+    module = install(tmp_path / "venv", "other", "2.1")
+    record = install(tmp_path / "venv", "my_pack.age", "1.0").parents[1] / "my_pack.age-1.0.dist-info/RECORD"
+    record.write_text(f"{record.read_text()}other/__init__.py,sha256={'a' * 43},6\n")
+    note_installed(tmp_path / "venv")
+    lock.check(tmp_path / "venv/bin/python")
+    module.write_text("x = 2\n")
+    with pytest.raises(LaunchError, match=r"other/__init__.py of (other|my-pack-age) is not the wheel's"):
+        lock.check(tmp_path / "venv/bin/python")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from wattdock.launch.images.lock import (
     write_lock,
 )
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
-from wattdock.launch.packages import PackageLock
+from wattdock.launch.packages import PackageLock, note_installed
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import (
     REPO,
@@ -83,6 +83,7 @@ __all__ = [
     "lock_images",
     "memory_bytes",
     "model_binds",
+    "note_installed",
     "pip_settings",
     "place_of",
     "process_variables",

@@ -19,6 +19,7 @@ from wattdock.errors import LaunchError, PreflightError
 from wattdock.files import locked
 from wattdock.host import processes
 from wattdock.launch.keeper import KEEPER
+from wattdock.launch.packages import note_installed
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
 from wattdock.launch.uv import run_uv
 from wattdock.opening import read_regular
@@ -186,6 +187,7 @@ class Environment:
             uv.run(*install, str(self.requirements(self.variant)))
         else:
             uv.install_locked(*install, str(self.lock))
+            note_installed(self.venv)
         self.stamp_file.write_text(stamp, encoding="utf-8")
         self.progress(f"{self.venv} is ready after {time.monotonic() - began_s:.0f} s")
 

@@ -24,9 +24,10 @@ from packaging.markers import Marker
 from wattdock.errors import LaunchError, PreflightError
 from wattdock.launch.runners import REPO
 from wattdock.opening import open_data, read_regular
-from wattdock.text import listed
+from wattdock.text import from_json, json_text, listed
 
 if TYPE_CHECKING:
+    from importlib.metadata import Distribution
     from pathlib import Path
 
 # A package of a lock, its marker, and whether a hash follows it: "torch==2.11.0+cpu ; marker \".
@@ -36,6 +37,8 @@ LOCKED = re.compile(rb"^([A-Za-z0-9._-]+)==([^\s;\\]+) *(?:;([^\\\n]*))?[^\n]*(\
 OTHER = re.compile(rb"^(?!\s*(#|--hash=sha256:[0-9a-f]{64}|$)|[A-Za-z0-9._-]+==[^\s;\\]+)[^\n]+", re.MULTILINE)
 # Files at the top of site-packages that Python runs when it starts, and uv's own of them.
 HOOKS, OF_UV = ("*.pth", "sitecustomize.py", "usercustomize.py"), ("_virtualenv.pth",)
+# What `note_installed` writes in an environment.
+NOTE = "wattdock/listed-wrongly.json"
 # SHA-256 of files that this process read, by path, inode, size and instant of change, which nobody but root can set.
 _KNOWN: dict[tuple[Path, int, int, int], bytes] = {}
 
@@ -106,8 +109,9 @@ class PackageLock:
     def check(self, python: Path) -> None:
         """Check that an environment holds the packages of this lock only, and each with the files of its wheel.
 
-        Files are held against the hashes that wheels list of them (`RECORD`), once in this process unless they change.
-        Not proof against tampering.
+        Files are held against the hashes that wheels list of them (`RECORD`) or, where those were wrong from the first,
+        against those noted then (`note_installed`); once in this process unless they change. Not proof against
+        tampering.
 
         Raises:
             LaunchError: A package or file is another or missing, or Python would run a file that is no wheel's.
@@ -115,8 +119,11 @@ class PackageLock:
         Source: Binary distribution format, "The .dist-info directory". From Python 3.12 on, `Distribution.files` leaves
             out files that are missing.
         """
-        [site] = python.parent.parent.glob("lib/python3*/site-packages")
-        differences, files, names = [], list[tuple[str, str, str]](), set[str]()
+        venv = python.parent.parent
+        differences, wheels, names = [], dict[str, str](), set[str]()
+        # Wheels may hold the same path: the one that was installed last has it.
+        contents = {path: {digest} for path, digest in _noted(venv).items()}
+        site = _site(venv)
         for package in distributions(path=[str(site)]):
             # An uninstallation that broke off leaves a folder without metadata.
             metadata = message_from_string(package.read_text("METADATA") or "")
@@ -124,22 +131,23 @@ class PackageLock:
             names.add(name)
             if version not in self.versions.get(name, ()):
                 differences.append(f"{name} {version} is not in the lock")
-            if not (record := package.read_text("RECORD")):
+            if not (recorded := _recorded(package)):
                 differences.append(f"{name} does not list its files")
-            rows = csv.reader((record or "").splitlines())
-            files += [(name, row[0], row[1]) for row in rows if row[1:] and row[1].startswith("sha256=")]
+            for path, digest, _ in recorded:
+                wheels[path] = name
+                contents.setdefault(path, set()).add(digest)
         differences += [f"{name} is not installed" for name in self.versions.keys() - names]
         with ThreadPoolExecutor() as pool:
-            same = pool.map(lambda file: _is_same(site / file[1], file[2]), files)
-            for (name, path, _), is_same in zip(files, same, strict=True):
-                if not is_same:
+            found = pool.map(lambda path: _recorded_digest(site / path), wheels)
+            for (path, name), content in zip(wheels.items(), found, strict=True):
+                if content not in contents[path]:
                     differences.append(f"{path} of {name} is not the wheel's")
-        known = {*OF_UV, *(path for _, path, _ in files)}
+        known = {*OF_UV, *wheels}
         hooks = {hook.name for pattern in HOOKS for hook in site.glob(pattern)} - known
         differences += [f"{name} is no package's, and Python runs it" for name in hooks]
         if differences:
             raise LaunchError(
-                f"{python.parent.parent} is not what {self.path.name} locks: {listed(sorted(differences), 3)}",
+                f"{venv} is not what {self.path.name} locks: {listed(sorted(differences), 3)}",
                 "remove that folder; the next run makes it anew",
             )
 
@@ -148,11 +156,47 @@ def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _is_same(file: Path, digest: str) -> bool:
+def note_installed(venv: Path) -> None:
+    """Note, in an environment just made of wheels with the lock's hashes, the files that a wheel lists wrongly.
+
+    Some wheels were changed after they had listed their files: three of pynvvideocodec's and others' 61,021 under vLLM
+    0.33. Only a size that differs is seen; a file of the listed size with other content is refused by `check`.
+
+    Raises:
+        OSError: A file is missing, or the note cannot be written.
+    """
+    site = _site(venv)
+    listed_files = [file for package in distributions(path=[str(site)]) for file in _recorded(package)]
+    wrong = {path for path, _, size in listed_files if size and (site / path).stat().st_size != int(size)}
+    text = json_text({path: _recorded_digest(site / path) for path in sorted(wrong)}, indent=2)
+    (venv / NOTE).write_text(text, encoding="utf-8")
+
+
+def _noted(venv: Path) -> dict[str, str]:
+    """Return digests by path; none without a note, as of an environment that is of an earlier version."""
     try:
-        return digest == f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
+        return dict(from_json(read_regular(venv / NOTE, owned=True)))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _site(venv: Path) -> Path:
+    [site] = venv.glob("lib/python3*/site-packages")
+    return site
+
+
+def _recorded(package: Distribution) -> list[tuple[str, str, str]]:
+    """Return path, digest and size, in bytes or empty, of each file that a package lists with its hash."""
+    rows = csv.reader((package.read_text("RECORD") or "").splitlines())
+    return [(row[0], row[1], row[2]) for row in rows if row[1:] and row[1].startswith("sha256=")]
+
+
+def _recorded_digest(file: Path) -> str | None:
+    """Return a file's SHA-256 as `RECORD` writes it; None if it cannot be read."""
+    try:
+        return f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
     except OSError:
-        return False
+        return None
 
 
 def sha256_of(path: Path) -> bytes:
