@@ -159,6 +159,7 @@ OPENED_ELSEWHERE = {
     "launch/packages.py: through importlib": {"package.read_text"},
     "launch/process.py: in a new folder": {"spec.log_path.open"},
     "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},
+    "launch/packages.py: in a new folder": {"(venv / NOTE).write_text"},
     "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},
     "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
     "metering/meter.py: no file": {"self._source.open"},
