@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock_runner.backend import Prompt
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import Prompt
 
 
 class Way(IntEnum):

@@ -15,6 +15,7 @@ from sources import nodes
 from wattdock.config import ExperimentConfig
 
 SOURCE = Path(__file__).resolve().parents[1] / "coordinator/wattdock"
+RUNNER = Path(__file__).resolve().parents[1] / "runners/common/wattdock_runner"
 # From the ground up: a room may import from those before it.
 ROOMS = (
     *("config", "host", "inputs", "launch", "metering", "quality", "records", "runner", "analysis", "audit"),
@@ -103,6 +104,9 @@ def imported_files(file: Path) -> set[str]:
 def circle_of_files() -> list[str]:
     """Return files of which each imports the next, back to the first; empty if none do."""
     order = {str(file.relative_to(SOURCE)): set(imported_files(file)) for file in SOURCE.rglob("*.py")}
+    for file in RUNNER.glob("*.py"):
+        modules = {module for module, _ in bound_names(file).values() if module.startswith(f"{RUNNER.name}.")}
+        order[f"{RUNNER.name}.{file.stem}"] = modules
     try:
         TopologicalSorter(order).prepare()
     except CycleError as error:

@@ -12,15 +12,15 @@ from wattdock_llamacpp_weights import Weights, dtype_named, gguf_file, weights_o
 
 from wattdock_proto.context import SLOT_TOKENS, model_context
 from wattdock_runner.apis import LlamaCppApi
-from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.checkpoint import read_config, read_tokenizer, special_ids
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.gpus import driver_version, parallelism, require_gpus
 from wattdock_runner.served import ServedEngine
+from wattdock_runner.values import Gpu, LoadedModel
 
 if TYPE_CHECKING:
-    from wattdock_runner.backend import LoadOrder, Report
+    from wattdock_runner.values import LoadOrder, Report
 
 PROGRAM = Path(__file__).with_name("wattdock_llamacpp_server.py")
 # A cached prompt is never used, so none is kept: the server would copy it within the pass.

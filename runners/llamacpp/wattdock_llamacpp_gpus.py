@@ -19,7 +19,7 @@ DRIVER = "libcuda.so.1"
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """Return the fields that `Gpu` of wattdock_runner.backend has, for each GPU in llama.cpp's order.
+    """Return the fields that `Gpu` of wattdock_runner.values has, for each GPU in llama.cpp's order.
 
     A build of llama.cpp for CPUs sees none. This opens a context on each GPU, as loading a model does.
 

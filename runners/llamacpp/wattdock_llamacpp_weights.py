@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock_runner.backend import LoadOrder
+    from wattdock_runner.values import LoadOrder
 
 # How many ids that end an answer a GGUF file has fields for: eos, eot, eom.
 MOST_ENDS = 3

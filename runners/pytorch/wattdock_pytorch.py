@@ -9,16 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Backend
+from wattdock_runner.backend import Backend
 from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.values import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_pytorch_engine import PyTorchEngine
 
-    from wattdock_runner.backend import LoadOrder, Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import LoadOrder, Prompt, Workload
 
 
 class PyTorchBackend(Backend):

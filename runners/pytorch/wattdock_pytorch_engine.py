@@ -19,21 +19,21 @@ from wattdock_pytorch_steps import StepClock, output_length, steps_of_batch
 
 from wattdock_proto.context import model_context
 from wattdock_runner import checkpoint
-from wattdock_runner.backend import LoadedModel
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, lacks_memory
 from wattdock_runner.gpus import cuda_versions, require_gpus, torch_gpus
 from wattdock_runner.linear import linear_facts, unpacked_warnings
 from wattdock_runner.serving import Engine
 from wattdock_runner.stop_strings import StopStrings
+from wattdock_runner.values import LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock_runner.backend import Gpu, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
+    from wattdock_runner.values import Gpu, LoadOrder, Report, Workload
 
 T = TypeVar("T")
 

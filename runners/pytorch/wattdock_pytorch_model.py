@@ -29,7 +29,7 @@ from wattdock_runner.errors import GPU_MEMORY, InvalidRequest, OutOfMemory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from wattdock_runner.backend import LoadOrder, RandomWeights, Rank
+    from wattdock_runner.values import LoadOrder, RandomWeights, Rank
 
 Placement = dict[str, "int | str"]
 

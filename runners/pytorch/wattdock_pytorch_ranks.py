@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from wattdock_runner.arrivals import Tickets
 from wattdock_runner.errors import ExchangeFailed, InvalidRequest
+from wattdock_runner.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wattdock_runner.backend import Rank
+    from wattdock_runner.values import Rank
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 # A rank may wait long for another that still reads weights; the coordinator's timeouts end a hang.

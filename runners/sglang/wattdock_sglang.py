@@ -7,7 +7,8 @@ runner can describe itself at once.
 from __future__ import annotations
 
 from wattdock_runner.arguments import source_arguments
-from wattdock_runner.backend import Backend, Finding
+from wattdock_runner.backend import Backend
+from wattdock_runner.values import Finding
 
 LEFT_OUT = (
     # wattdock sets these from other parts of an experiment, or needs them as they are.

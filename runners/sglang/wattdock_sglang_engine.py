@@ -20,9 +20,9 @@ from wattdock_runner.served import SERVER_ERROR, Api, Chunk, ServedEngine, refus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.folder_model import FolderModel
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report, Workload
 
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.

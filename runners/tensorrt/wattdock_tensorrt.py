@@ -9,10 +9,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument, json_ready, source_arguments
-from wattdock_runner.backend import Backend, Finding
+from wattdock_runner.backend import Backend
+from wattdock_runner.values import Finding
 
 if TYPE_CHECKING:
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report
 
 LEFT_OUT = (
     # wattdock sets these from other parts of an experiment.

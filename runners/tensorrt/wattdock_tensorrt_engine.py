@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.folder_model import FolderModel
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report, Workload
 
 T = TypeVar("T")
 # The module that mpi4py runs in each worker that TensorRT-LLM starts.

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.asking import Unanswered, ask, key_header
 from wattdock_runner.apis import LlamaCppApi, OpenAiApi, VllmApi
-from wattdock_runner.backend import Chat, Gpu, LoadedModel
 from wattdock_runner.checkpoint import encode_each
 from wattdock_runner.engine_server import HttpServer
 from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied
 from wattdock_runner.served import ServedEngine
+from wattdock_runner.values import Chat, Gpu, LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock_runner.backend import LoadOrder, Prompt, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import LoadOrder, Prompt, Report, Workload
 
 # Where a server's models are listed, by OpenAI's API.
 MODELS = "/v1/models"

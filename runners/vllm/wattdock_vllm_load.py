@@ -23,19 +23,19 @@ from wattdock_vllm import SERVE, VllmBackend, attention_backend, defaults_for
 from wattdock_vllm_worker import EXTENSION
 
 from wattdock_runner import checkpoint
-from wattdock_runner.backend import Gpu, LoadedModel
 from wattdock_runner.errors import WORKER, EngineFailed, InvalidRequest, OutOfMemory, WrongState
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 from wattdock_runner.linear import unpacked_warnings
 from wattdock_runner.process import package_version
+from wattdock_runner.values import Gpu, LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wattdock_vllm_processes import Fault
 
-    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.serving import Engine
+    from wattdock_runner.values import LoadOrder, Report, Workload
 
 CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
 

@@ -16,17 +16,17 @@ from wattdock_vllm_engine import release
 from wattdock_vllm_load import plan_load, refusal
 from wattdock_vllm_processes import ChildFaults, close_sockets, fault_of, open_sockets
 
-from wattdock_runner.backend import LoadedModel
 from wattdock_runner.errors import WrongState
 from wattdock_runner.gpus import cuda_versions
 from wattdock_runner.serving import Engine
+from wattdock_runner.values import LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import LoadOrder, Report, Workload
 
 __all__ = ["load_engine", "release"]
 

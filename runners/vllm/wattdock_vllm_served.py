@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from wattdock_vllm_load import LoadPlan
 
-    from wattdock_runner.backend import LoadedModel, LoadOrder, Report
     from wattdock_runner.engine_server import Server
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")

@@ -18,10 +18,10 @@ from wattdock_vllm import engine_facts
 from wattdock_vllm_processes import report_to_parent, unlink_once_shared
 from wattdock_vllm_steps import BatchClock
 
-from wattdock_runner.backend import RandomWeights
 from wattdock_runner.checkpoint import draw_uniform, meta_model
 from wattdock_runner.linear import linear_facts
 from wattdock_runner.process import die_with_parent
+from wattdock_runner.values import RandomWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

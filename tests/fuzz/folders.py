@@ -17,9 +17,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wattdock_proto.context import model_context
 from wattdock_runner import checkpoint
-from wattdock_runner.backend import Arrival, Chat, LoadOrder, Prompt, Workload
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.values import Arrival, Chat, LoadOrder, Prompt, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,8 +28,8 @@ from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError
 from wattdock.inputs import PromptSet, check_prompts, load_prompts
 from wattdock.runner import PassRequest
-from wattdock_runner.backend import Chat
 from wattdock_runner.messages import pass_from
+from wattdock_runner.values import Chat
 
 if TYPE_CHECKING:
     from pathlib import Path

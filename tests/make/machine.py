@@ -30,8 +30,8 @@ from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.runner import Heartbeat, RunnerDescription
 from wattdock.study import events, find_study
 from wattdock_runner.arrivals import Admission
-from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.checkpoint import hash_of
+from wattdock_runner.values import Arrival, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

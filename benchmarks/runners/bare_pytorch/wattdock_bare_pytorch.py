@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from wattdock_pytorch_engine import PyTorchEngine
 
-    from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import Prompt, Workload
 
 PLANTED = 0.01
 

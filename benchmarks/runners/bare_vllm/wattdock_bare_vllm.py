@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from wattdock_vllm_engine import VllmEngine
 
-    from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import Prompt, Workload
 
 
 class BareVllmBackend(VllmBackend):

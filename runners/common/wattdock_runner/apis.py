@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import Chat
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest
 from wattdock_runner.served import NO_ID, Api, Chunk
+from wattdock_runner.values import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.engine_server import HttpServer
+    from wattdock_runner.values import Workload
 
 FINISHED = {"limit": "length", "eos": "stop"}
 # Settings that change no output; a GGUF file may set any of them otherwise.

@@ -1,69 +1,23 @@
-"""Decide which requests of a pass enter an engine, and when: kinds of arrival, minima, the queue that replicas share.
+"""Decide which requests of a pass enter an engine, and when: kinds of arrival, minima.
 
 Knows no engine and reads no clock: every instant is an argument.
 """
 
 from __future__ import annotations
 
-import fcntl
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from wattdock_runner.backend import Arrival
 from wattdock_runner.clock import NS_PER_S
+from wattdock_runner.tickets import Tickets
+from wattdock_runner.values import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wattdock_runner.backend import Workload
+    from wattdock_runner.values import Workload
 
 T = TypeVar("T")
-
-
-class Tickets:
-    """Numbers of the requests of a pass, for an engine that serves the pass alone and takes some when it has room.
-
-    Attributes:
-        taken: Number of requests taken so far, by any engine.
-    """
-
-    taken = 0
-
-    def take(self, wanted: Callable[[int], int]) -> range:
-        """Return the next numbers; `wanted` says how many, given how many are taken."""
-        first = self.taken
-        self.taken = first + wanted(first)
-        return range(first, self.taken)
-
-
-class SharedTickets(Tickets):
-    """Tickets of a pass that several processes serve: a number in shared memory behind a lock of the kernel.
-
-    Args:
-        descriptor: The file descriptor of the memory.
-        numbers: The memory, whose first number counts.
-    """
-
-    def __init__(self, descriptor: int, numbers: memoryview[int]) -> None:
-        self._descriptor, self._numbers = descriptor, numbers
-
-    @property
-    def taken(self) -> int:
-        """Number of requests taken so far, by any engine."""
-        return self._numbers[0]
-
-    @taken.setter
-    def taken(self, count: int) -> None:
-        self._numbers[0] = count
-
-    def take(self, wanted: Callable[[int], int]) -> range:
-        """Return the next numbers, which no other process gets."""
-        # A record lock belongs to its process; flock would be shared with the descriptor.
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-        try:
-            return super().take(wanted)
-        finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
 
 class Admission(Generic[T]):

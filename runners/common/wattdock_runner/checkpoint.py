@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
 from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, names_in, weight_names
-from wattdock_runner.backend import Chat
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.values import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from wattdock_runner.backend import LoadOrder, Prompt, RandomWeights, Workload
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import LoadOrder, Prompt, RandomWeights, Workload
 
 # Settings of AutoGPTQ and AutoAWQ outside config.json, where transformers does not look for them.
 LEGACY_CONFIGS = ("quantize_config.json", "quant_config.json")

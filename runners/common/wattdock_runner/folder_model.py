@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner import checkpoint
-from wattdock_runner.backend import LoadedModel
 from wattdock_runner.errors import InvalidRequest, WrongState
 from wattdock_runner.gpus import cuda_versions, parallelism, require_gpus, torch_gpus
+from wattdock_runner.values import LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock_runner.backend import Gpu, LoadOrder, Report
+    from wattdock_runner.values import Gpu, LoadOrder, Report
 
 KEPT_SUFFIXES = (".json", ".model", ".py", ".txt")
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import Finding, Gpu
 from wattdock_runner.errors import WrongState
+from wattdock_runner.values import Finding, Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from wattdock_runner.backend import LoadOrder
+    from wattdock_runner.values import LoadOrder
 
 BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
 # Classes of transformers, and kernels of vLLM, that multiply operands of 8 bits.

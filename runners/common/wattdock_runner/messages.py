@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import PROTOCOL_VERSION
 from wattdock_runner.arguments import check_engine_args, parse_engine_args, takeable
-from wattdock_runner.backend import (
+from wattdock_runner.errors import InvalidRequest
+from wattdock_runner.process import package_version, package_versions
+from wattdock_runner.recorder import Step
+from wattdock_runner.values import (
     REPLICAS,
     Arrival,
     Chat,
@@ -22,9 +25,6 @@ from wattdock_runner.backend import (
     Sampling,
     Workload,
 )
-from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.process import package_version, package_versions
-from wattdock_runner.recorder import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from wattdock_runner.arguments import Argument
-    from wattdock_runner.backend import Backend, LoadedModel
+    from wattdock_runner.backend import Backend
     from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
+    from wattdock_runner.values import LoadedModel
 
     M = TypeVar("M", bound=Message)
 

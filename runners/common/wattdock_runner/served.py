@@ -24,11 +24,11 @@ from wattdock_runner.stop_strings import StopStrings, text_before
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from wattdock_runner.backend import Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.engine_server import HttpServer
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
+    from wattdock_runner.values import Workload
 
 T = TypeVar("T")
 

@@ -21,7 +21,6 @@ import grpc
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 from wattdock_runner import clock, messages
-from wattdock_runner.backend import REPLICAS, Finding
 from wattdock_runner.errors import InvalidRequest, PassCancelled, WrongState
 from wattdock_runner.gpus import cuda_findings
 from wattdock_runner.likelihood import score
@@ -29,13 +28,15 @@ from wattdock_runner.process import leave_out_of_garbage_collection, package_ver
 from wattdock_runner.program import run_program
 from wattdock_runner.recorder import PassRecorder, Progress
 from wattdock_runner.spread import start_workers
+from wattdock_runner.values import REPLICAS, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Report
+    from wattdock_runner.backend import Backend
     from wattdock_runner.clock import Span
     from wattdock_runner.spread import Workers
+    from wattdock_runner.values import LoadedModel, LoadOrder, Report
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,19 +9,19 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_runner.arrivals import Admission
-from wattdock_runner.backend import Arrival
 from wattdock_runner.checkpoint import encode_prompts, first_requests, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, WrongState
 from wattdock_runner.recorder import RequestRecord
 from wattdock_runner.stop_strings import decoded, text_before
+from wattdock_runner.values import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from wattdock_runner.backend import Prompt, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, Progress, Step
+    from wattdock_runner.values import Prompt, Workload
 
     # A request, the instant of its new tokens (ns), their ids, and the finish reason (None while the request runs).
     Answer = tuple[RequestRecord, int, Sequence[int], str | None]

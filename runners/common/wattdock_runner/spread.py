@@ -17,17 +17,18 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.backend import REPLICAS, Rank
 from wattdock_runner.errors import ExchangeFailed, InvalidRequest, OutOfMemory, PassCancelled, WorkerDied, WrongState
 from wattdock_runner.recorder import merged
+from wattdock_runner.values import REPLICAS, Rank
 from wattdock_runner.worker import CANCELLED, DONE, FAILED, GENERATE, LOAD, MAY_END, READY, STOP, Board
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
-    from wattdock_runner.backend import Backend, LoadedModel, LoadOrder, Prompt, Report, Workload
+    from wattdock_runner.backend import Backend
     from wattdock_runner.recorder import PassRecord, PassRecorder
+    from wattdock_runner.values import LoadedModel, LoadOrder, Prompt, Report, Workload
 
 # A replica ends at its next step; ranks wait for ever for a rank that has gone.
 REPLICAS_GRACE_S, RANKS_GRACE_S = 60.0, 2.0

@@ -15,11 +15,11 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from wattdock_runner.arrivals import SharedTickets
 from wattdock_runner.backend import find_backend
 from wattdock_runner.errors import HOST_MEMORY, OutOfMemory, PassCancelled, RunnerFault
 from wattdock_runner.process import die_with_parent, leave_out_of_garbage_collection, log_to_stderr
 from wattdock_runner.recorder import PassRecorder, Progress
+from wattdock_runner.tickets import SharedTickets
 
 if TYPE_CHECKING:
     from wattdock_runner.backend import Backend

@@ -18,10 +18,10 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import chat_template_utils
 
-from wattdock_runner.backend import Arrival, Chat, LoadOrder, Prompt, Workload
 from wattdock_runner.checkpoint import encode_prompts, read_tokenizer
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.recorder import PassRecorder
+from wattdock_runner.values import Arrival, Chat, LoadOrder, Prompt, Workload
 
 
 def outcome(case: dict[str, Any]) -> dict[str, Any]:

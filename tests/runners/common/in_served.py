@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner import served
-from wattdock_runner.backend import Arrival, Prompt, Workload
 from wattdock_runner.engine_server import loading
 from wattdock_runner.process import descendants
 from wattdock_runner.recorder import PassRecorder
 from wattdock_runner.served import Api, Chunk, ServedEngine
 from wattdock_runner.serving import serve
+from wattdock_runner.values import Arrival, Prompt, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wattdock_runner.arrivals import Admission
-from wattdock_runner.backend import Arrival, Workload
 from wattdock_runner.clock import NS_PER_S
+from wattdock_runner.values import Arrival, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

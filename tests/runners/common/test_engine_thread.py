@@ -13,9 +13,9 @@ import pytest
 
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner import servicer
-from wattdock_runner.backend import LoadOrder
 from wattdock_runner.errors import WrongState
 from wattdock_runner.servicer import EngineThread, RunnerServicer
+from wattdock_runner.values import LoadOrder
 
 if TYPE_CHECKING:
     from wattdock_runner.backend import Backend

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattdock_runner.backend import LoadOrder
 from wattdock_runner.linear import class_name, linear_facts, unpacked_warnings
+from wattdock_runner.values import LoadOrder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,20 +15,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.arguments import Argument
-from wattdock_runner.backend import Arrival, Backend, Gpu, LoadedModel
+from wattdock_runner.backend import Backend
 from wattdock_runner.clock import now_ns
 from wattdock_runner.errors import OutOfMemory, RunnerFault
 from wattdock_runner.recorder import Step
 from wattdock_runner.serving import Engine
 from wattdock_runner.stop_strings import StopStrings
+from wattdock_runner.values import Arrival, Gpu, LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wattdock_runner.backend import LoadOrder, Report, Workload
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
+    from wattdock_runner.values import LoadOrder, Report, Workload
 
 VOCABULARY = 32_000
 FAULTS = ("none", "die", "raise", "hang", "oom", "orphan", "refuse")

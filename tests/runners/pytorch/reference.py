@@ -46,7 +46,7 @@ def weights(folder: Path) -> dict[str, Any]:
     """Return facts about models drawn with seeds 1, 1 and 2, beside one that transformers made itself."""
     from wattdock_pytorch_model import draw_model, empty_model
 
-    from wattdock_runner.backend import RandomWeights
+    from wattdock_runner.values import RandomWeights
 
     config = AutoConfig.from_pretrained(folder)
 

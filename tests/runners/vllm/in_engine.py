@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from wattdock_runner.backend import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 from wattdock_runner.recorder import PassRecorder
 from wattdock_runner.serving import serve
+from wattdock_runner.values import Arrival, LoadOrder, Prompt, RandomWeights, Workload
 
 # A worker's process that logs an exception, as vLLM's do.
 CHILD = """
