@@ -186,7 +186,7 @@ bench: environments ## Measure what wattdock itself costs, containers too; make 
 	@$(BIN)/python benchmarks/bench.py $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python benchmarks/container_costs.py || code=$$?;) exit $$code
 
-fuzz: environments ## Read spoiled files and messages: make fuzz ARGS='--target result --minutes 60 --seed 1'
+fuzz: environments ## Read spoiled files and messages: make fuzz ARGS='--target result --batches 20 --seed 1'
 	@$(BIN)/python tests/fuzz/run.py $(ARGS)
 
 soak: $(SETUP_DEV) ## Disturb four coordinators and look for what is lost or left: make soak ARGS='--minutes 60'
