@@ -75,7 +75,7 @@ TOGETHER = {
     ),
     "served": ("tests/runners/vllm/test_vllm_served.py",),
     "stand-ins": ("tests/runners/sglang/", "tests/runners/tensorrt/", "tests/runners/test_standins.py"),
-    "runners": ("tests/contract/test_contract.py", *ENGINES),
+    "runners": (*(f"tests/contract/test_{name}.py" for name in ("contract", "stop", "work_sent")), *ENGINES),
     "counts": ("tests/inputs/test_architecture.py", "tests/inputs/test_memory.py"),
     "recordings": tuple(f"tests/audit/test_{name}.py" for name in ("audit", "audit_restarts", "verdict")),
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
@@ -94,6 +94,8 @@ FIRST = (
         "tests/metering/test_energy_intervals.py",
     ),
 )
+# Of the contract's tests with a loaded runner, those that come last: another model, and the runner's end.
+ORDER = ("test_stop.py", "::test_sigterm_ends")
 
 
 TRAINING = ("tests/spans/test_ddp.py", "tests/spans/test_mirrored.py")
@@ -139,11 +141,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(SLOW) or SLOW_FIXTURES & fixtures:
             item.add_marker("slow")
 
-    def position(item: pytest.Item) -> int:
+    def position(item: pytest.Item) -> tuple[int, str, int]:
         # The last of the contract's tests ends the runner, which the engines' own tests share.
-        is_loaded = item.nodeid.startswith("tests/contract/") and "runner" in getattr(item, "fixturenames", ())
+        fixtures = {"runner", "loaded_runner"} & set(getattr(item, "fixturenames", ()))
+        is_loaded = item.nodeid.startswith("tests/contract/") and bool(fixtures)
         name = "loaded" if is_loaded else item.nodeid
-        return next((at for at, place in enumerate(FIRST) if name.startswith(place)), len(FIRST))
+        at = next((at for at, place in enumerate(FIRST) if name.startswith(place)), len(FIRST))
+        if not is_loaded:
+            return at, "", 0
+        # One backend after the other, and of each the tests that load another model late, for loads take long.
+        rank = next((rank for rank, words in enumerate(ORDER) if words in item.nodeid), -1)
+        return at, item.callspec.params["subject"].name, rank  # type: ignore[attr-defined]
 
     items.sort(key=position)
 

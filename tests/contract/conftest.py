@@ -41,3 +41,10 @@ def idle_runner(runners: SharedRunners, subject: Subject) -> Runner:
 def runner(runners: SharedRunners, subject: Subject, model_path: Path) -> Runner:
     """Return the same runner with the small model loaded."""
     return runners.loaded(subject.name, model_path, **subject.load_fields)[0]
+
+
+@pytest.fixture
+def loaded_runner(runners: SharedRunners, subject: Subject, model_path: Path) -> Runner:
+    """Return the same runner with whatever model it has, and the small one where it has none."""
+    running = runners.running(subject.name)
+    return running if running.model else runners.loaded(subject.name, model_path, **subject.load_fields)[0]

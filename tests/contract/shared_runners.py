@@ -34,14 +34,14 @@ class SharedRunners:
 
     def bare(self, backend: str) -> Runner:
         """Return the backend's runner with nothing loaded; skip where its environment has not been made."""
-        runner = self._running(backend)
+        runner = self.running(backend)
         if runner.model:
             runner.unload()
         return runner
 
     def loaded(self, backend: str, model_path: Path, **fields: Any) -> tuple[Runner, pb.Loaded]:
         """Return the backend's runner with this load, and what it says of it; a load that it has is not repeated."""
-        runner = self._running(backend)
+        runner = self.running(backend)
         if runner.model is None or runner.model[0] != load_request(model_path, **fields):
             self.bare(backend).load(model_path, **fields)
         assert runner.model is not None
@@ -51,7 +51,8 @@ class SharedRunners:
         """Return the folder with what stands in for a backend's engine."""
         return self._scratch / backend
 
-    def _running(self, backend: str) -> Runner:
+    def running(self, backend: str) -> Runner:
+        """Return the backend's runner with what it has loaded."""
         runner = self._runners.get(backend)
         if runner is None or runner.process.poll() is not None:
             # What it left ends with it: its number may be another's later.

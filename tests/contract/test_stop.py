@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from contract.runner_process import ids_prompt, output_ids, workload
 from contract.subjects import TINY_LLAMA, write_config
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from contract.runner_process import Runner
-    from contract.shared_runners import SharedRunners
     from contract.subjects import Subject
 
 # The texts of six successive tokens in the letters of a byte-level vocabulary; an \u00f6 begins in one and ends in the
@@ -50,8 +50,20 @@ def write_pieces(folder: Path, ids: list[int]) -> Path:
     return folder
 
 
-def test_an_answer_ends_before_the_first_stop_string(
-    runners: SharedRunners, runner: Runner, subject: Subject, tmp_path: Path
+def load_another(runner: Runner, model: Path, **fields: Any) -> None:
+    """See that unload frees the engine, harmlessly twice, and that a load tells its progress and its span."""
+    runner.unload()
+    runner.unload()
+    assert runner.refused_pass(workload(), [ids_prompt(10)])[0] == "FAILED_PRECONDITION"
+    before_ns = time.monotonic_ns()
+    loaded, progress = runner.load(model, **fields)
+    assert before_ns < loaded.span.start_ns < loaded.span.end_ns < time.monotonic_ns()
+    assert loaded.span.name == "load"
+    assert progress
+
+
+def test_after_another_load_an_answer_ends_before_the_first_stop_string(
+    runner: Runner, subject: Subject, tmp_path: Path
 ) -> None:
     """Inside a token, over two, at the very beginning, within a character, or nowhere; neighbours go on.
 
@@ -66,7 +78,7 @@ def test_an_answer_ends_before_the_first_stop_string(
     if subject.name != "fake":
         code, detail = runner.refused_pass(workload(stop=["a"]), prompts)
         assert (code, "no tokenizer" in detail) == ("INVALID_ARGUMENT", True), detail
-        runner, _ = runners.loaded(subject.name, write_pieces(tmp_path / "model", ids), **subject.load_fields)
+    load_another(runner, write_pieces(tmp_path / "model", ids), **subject.load_fields)
     for stop, text, tokens in FAKE_CASES if subject.name == "fake" else CASES:
         result = runner.generate(workload(**asked, stop=stop), [prompts[chosen], prompts[chosen - 1]])
         record = result.requests[0]

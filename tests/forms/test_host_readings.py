@@ -43,23 +43,23 @@ def covered(folder: Path, names: tuple[str, ...], *, each: int, seed: int) -> tu
     return held, unknown / (len(names) * len(LOADS) * each)
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
-    """Lag, averaging, gaps, rounding, slow readings: 93 to 97 % of 500 results, 90 % of every meter and load."""
-    held, unknown = covered(tmp_path, tuple(METERS), each=14, seed=1)
+@pytest.mark.parametrize(
+    ("names", "each", "least"),
+    [
+        (METERS, 14, 0.90),
+        # Meters that the method was not made for.
+        pytest.param(OTHERS, 20, 0.87, marks=pytest.mark.slow),
+    ],
+    ids=["meters", "others"],
+)
+def test_intervals_hold_the_truth_as_often_as_they_say(
+    tmp_path: Path, names: dict[str, Any], each: int, least: float
+) -> None:
+    """Lag, averaging, gaps, rounding, slow readings: 93 to 97 % of 500 results, few less of every meter and load."""
+    held, unknown = covered(tmp_path, tuple(names), each=each, seed=1)
     assert len(held["all"]) >= 500
     assert 0.93 <= np.mean(held["all"]) <= 0.97
-    assert min(np.mean(held[kind]) for kind in held) >= 0.90
-    assert unknown < 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", [METERS, OTHERS], ids=["meters", "others"])
-def test_intervals_hold_over_thousands_of_results(tmp_path: Path, names: dict[str, Any]) -> None:
-    """Also of meters that the method was not made for, and neither by wide intervals nor by unknown results."""
-    held, unknown = covered(tmp_path, tuple(names), each=40, seed=11)
-    assert 0.93 <= np.mean(held["all"]) <= 0.97
-    # 160 results of a kind: where 92 % are held, 87 % are seen once in a hundred draws.
-    assert min(np.mean(held[kind]) for kind in held) >= 0.87
+    assert min(np.mean(held[kind]) for kind in held) >= least
     assert unknown < 0.1
 
 
