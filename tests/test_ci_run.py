@@ -51,9 +51,10 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
     assert [packages for packages in installed if not any(call.endswith(f" {packages}") for call in installs)] == []
     asked = [call.split()[1:] for call in calls if call.startswith("make ")]
     made = [[word for word in words if word[0] != "-" and "=" not in word] for words in asked]
-    # The environments, and the images' base, are made meanwhile.
-    made.remove(["environments"])
-    assert made == [["lint"], ["wheels"], ["images"], ["test-all"]]
+    # Style, environments and the images' base are looked at and made meanwhile.
+    for meanwhile in ("lint", "environments"):
+        made.remove([meanwhile])
+    assert made == [[".venv/.wattdock-setup-dev"], ["wheels"], ["images"], ["test-all"]]
     build = next(call for call in calls if " images " in call)
     assert calls.index("make-base.sh ") < calls.index(build)
     assert calls[-1].startswith("engine.sh stop ")
@@ -62,7 +63,7 @@ def test_all_is_built_before_the_tests_and_the_engine_is_stopped(tmp_path: Path)
 @pytest.mark.parametrize(
     "fail",
     [
-        *("lint", "test-all", "environments", "wheels", "images"),
+        *(".venv/.wattdock-setup-dev", "lint", "test-all", "environments", "wheels", "images"),
         *("start", "make-base.sh"),
     ],
 )

@@ -170,9 +170,16 @@ def test_what_is_planned_is_what_engines_report(folders: dict[str, Path], backen
         pytest.skip(f"no environment at {python}")
     plans = {name: planned(name, path, backend) for name, path in folders.items()}
     if backend == "vllm":
-        # What a plan refuses for its weights no engine is given.
-        plans = {name: plan for name, plan in plans.items() if not MODELS[name].vllm_reads}
+        # What a plan refuses for its weights no engine is given. Of a kind that is unknown here a plan knows no more
+        # than the files, which PyTorch's loads show: vLLM takes seconds to import the code of each.
+        plans = {name: plan for name, plan in plans.items() if not MODELS[name].vllm_reads and may_differ(name)}
     with running(backend, runner_folder, python, program=PROGRAMS[backend], TORCH_COMPILE_DISABLE="1") as runner:
         reports = {name: reported(runner, folders[name], backend, plan) for name, plan in plans.items()}
     assert {name: report for name, report in reports.items() if report != plans[name]} == {}
-    assert sum(isinstance(report, Facts) for report in reports.values()) >= 60
+    assert sum(isinstance(report, Facts) for report in reports.values()) >= {"pytorch": 60, "vllm": 45}[backend]
+
+
+def may_differ(name: str) -> bool:
+    """Whether vLLM may say otherwise of a folder than what its files hold."""
+    model = MODELS[name]
+    return not model.unknown or bool(model.vllm) or model.vllm_context != model.context or name == "olmo 2"

@@ -32,6 +32,12 @@ def run(runner: Runner, prompts: list[pb.Prompt], **fields: Any) -> Pass:
     return runner.generate(workload(**{"return_token_ids": True, **fields}), prompts)
 
 
+@pytest.fixture
+def served(runners: SharedRunners, folder: Path) -> Runner:
+    """Return the runner with the module's model, which it keeps from test to test."""
+    return runners.loaded(BACKEND.name, folder, random_weights=SMALL_UNIFORM, gpu_uuids=GPUS)[0]
+
+
 def test_requests_that_the_cache_cannot_hold_together_are_refused(bare: Runner, load: Any) -> None:
     """Two of 39 tokens take three blocks of 16 each; SGLang would let one wait, unseen."""
     load(max_total_tokens=64, page_size=16)
@@ -41,12 +47,11 @@ def test_requests_that_the_cache_cannot_hold_together_are_refused(bare: Runner, 
     assert run(bare, [ids_prompt(9)], max_output_tokens=30).summary.output_tokens == 30
 
 
-def test_the_id_that_ends_an_answer_counts_and_ids_are_told_once_each(bare: Runner, load: Any) -> None:
+def test_the_id_that_ends_an_answer_counts_and_ids_are_told_once_each(served: Runner) -> None:
     """Though a stream of SGLang's repeats all ids, unless it is told otherwise."""
-    load()
     prompts = [pb.Prompt(token_ids=token_bytes([first, 9, 9])) for first in (7, 8)]
-    stopped = run(bare, prompts, ignore_eos=False, max_output_tokens=6).requests
-    full = run(bare, prompts, max_output_tokens=6).requests
+    stopped = run(served, prompts, ignore_eos=False, max_output_tokens=6).requests
+    full = run(served, prompts, max_output_tokens=6).requests
     assert [(r.output_tokens, r.finish_reason) for r in stopped] == [(3, "stop"), (6, "length")]
     assert list(stopped[0].output_ids.ids)[-1] == 2
     assert [(r.output_tokens, r.finish_reason) for r in full] == [(6, "length")] * 2
@@ -110,15 +115,14 @@ def test_an_argument_that_cannot_be_had_is_refused(
     ],
 )
 def test_a_request_that_the_server_does_not_serve_as_asked_fails_the_pass(
-    bare: Runner, load: Any, fault: Path, what: str, code: str, named: str
+    served: Runner, fault: Path, what: str, code: str, named: str
 ) -> None:
     """By what the server said; and the next pass is served."""
-    load()
     fault.write_text(what)
-    status, detail = bare.refused_pass(workload(), [ids_prompt(10)] * 2)
+    status, detail = served.refused_pass(workload(), [ids_prompt(10)] * 2)
     assert (status, named in detail) == (code, True), detail
     fault.unlink()
-    assert run(bare, [ids_prompt(3)]).summary.output_tokens == 5
+    assert run(served, [ids_prompt(3)]).summary.output_tokens == 5
 
 
 @pytest.mark.parametrize("victim", ["sglang::scheduler", "wattdock_sglang_server"])
