@@ -119,7 +119,12 @@ def test_nobody_else_reads_what_a_run_has_in_its_environment_nor_in_a_core(wattd
     """A core lies in the working folder, which others may share; where the machine keeps cores elsewhere, none does."""
     wattdock.folder.chmod(0o1777)
     as_user(wattdock, "/bin/sh", "-c", "umask 0; : >core", uid=OTHER_UID)
-    words = [str(word) for word in wattdock.words("run", *SMALL, "--passes", "1000", "--set", "fake.step_s=0.05")]
+    words = [
+        str(word)
+        for word in wattdock.words(
+            "run", *SMALL, "--passes", "1000", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0"
+        )
+    ]
     dumping = ["/bin/sh", "-c", 'ulimit -c unlimited; exec "$@"', "sh", *words]
     pipes: dict[str, Any] = {"stderr": -1, "text": True}
     with popen_as_user(dumping, env=wattdock.env(), cwd=wattdock.folder, **pipes) as running:
@@ -145,7 +150,7 @@ def test_a_coordinator_that_was_stopped_is_waited_for_no_longer_than_asked_and_n
 ) -> None:
     """It measures nothing and lets go of nothing; once it goes on, it ends as it would have."""
     leases = {"WATTDOCK_LEASES": str(wattdock.home / "leases")}
-    slow = ("--passes", "1000", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0")
+    slow = ("--passes", "1000", "--set", "fake.step_s=0.05", "--set", "warmup.passes=0", "--max-output-tokens", "9")
     with wattdock.start("run", *SMALL, *slow, env=leases, stderr=-1) as running:
         wait_for(running, "tokens in")
         wattdock.interrupt(signal.SIGSTOP)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
 UNDECIDED = 10
-# Two restarts of one pass of a second.
-SHORT = ("--restarts", "2", "--set", "warmup.passes=0", "--set", "fake.step_s=0.05", "--max-output-tokens", "10")
+# One pass of a second.
+SHORT = ("--restarts", "1", "--set", "warmup.passes=0", "--set", "fake.step_s=0.05", "--max-output-tokens", "10")
 
 
 def gpu(number: int) -> FakeGpu:
@@ -50,21 +50,20 @@ def reader(tmp_path: Path, bundle: Path) -> Command:
     return command
 
 
-def reproduce(reader: Command, env: dict[str, str], *options: str) -> tuple[CompletedProcess[str], dict[str, Any]]:
-    done = reader("reproduce", "b.tar", "--json", *options, env=env)
+def reproduce(reader: Command, env: dict[str, str]) -> tuple[CompletedProcess[str], dict[str, Any]]:
+    done = reader("reproduce", "b.tar", "--json", env=env)
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
 
 def test_a_bundle_is_verified_measured_again_on_another_gpu_and_compared(reader: Command) -> None:
     """At the same power; what differs is the board, and where the driver's library lies."""
     assert reader("bundle", "verify", "b.tar").returncode == 0
-    done, found = reproduce(reader, on_gpus(reader, gpu(2)), "--margin", "99%")
-    # On busy CPUs the few short passes may lie too far apart to decide.
-    assert done.returncode in (0, UNDECIDED), done.stderr
+    done, found = reproduce(reader, on_gpus(reader, gpu(2)))
+    # One restart decides nothing.
+    assert done.returncode == UNDECIDED, done.stderr
     [pair] = found["pairs"]
     test = pair["tests"]["energy_per_output_token_j"]
-    assert test["restarts"] == [2, 2]
-    assert test["equivalent"] is (True if done.returncode == 0 else None)
+    assert (test["restarts"], test["equivalent"]) == ([1, 1], None)
     differing = {difference["name"] for difference in found["differs_in"]}
     assert differing == {"GPU UUIDs", "variable: LD_LIBRARY_PATH"}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import SMALL, on_gpus, wait_for
-from fake_nvml import FakeGpu, constant, uuid_of
+from fake_nvml import FakeGpu, uuid_of
 from make import models as tiny
 from unprivileged import popen_as_user
 
@@ -186,40 +186,19 @@ def test_an_interrupted_load_that_does_not_end_is_killed_soon(wattdock: Command)
     assert wattdock.left_after() == []
 
 
-@pytest.mark.parametrize(
-    ("gpu", "reason"),
-    [
-        (FakeGpu(reset_at_s=18.0), "the energy counter was reset"),
-        (FakeGpu(profile=(constant(0.0),)), "the energy counter never changed"),
-        (FakeGpu(unsupported="energy samples power power_instant power_average"), "no energy counter"),
-    ],
-    ids=["reset", "0 W", "no source"],
-)
-def test_a_pass_without_energy_on_a_gpu_ends_with_the_meters_code_and_is_kept(
-    wattdock: Command, gpu: FakeGpu, reason: str
-) -> None:
+def test_a_pass_without_energy_on_a_gpu_ends_with_the_meters_code_and_is_kept(wattdock: Command) -> None:
     """What was measured is stored; without a meter by choice nothing is missing."""
-    env, length = on_gpus(wattdock, gpu), "500" if "reset" in reason else "20"
-    settings = (
-        "--min-requests",
-        "2",
-        "--set",
-        "fake.step_s=0.05",
-        "--max-output-tokens",
-        length,
-        "--set",
-        "warmup.passes=0",
-    )
-    done = wattdock("run", *SMALL, *settings, "--set", "idle.duration_s=0", env=env)
-    assert_one_clear_line(done, METER, reason, gpu.uuid, "wattdock doctor")
+    gpu = FakeGpu(unsupported="energy samples power power_instant power_average")
+    env, settings = on_gpus(wattdock, gpu), ("--min-requests", "2", "--set", "warmup.passes=0")
+    done = wattdock("run", *SMALL, *settings, "--max-output-tokens", "20", env=env)
+    assert_one_clear_line(done, METER, "no energy counter", gpu.uuid, "wattdock doctor")
     [result] = wattdock.results()
     assert (result["status"], result["error"]["kind"], result["error"]["exit_code"]) == ("failed", "MeterError", METER)
-    assert result["performance"]["output_tokens"] == 2 * int(length)
+    assert result["performance"]["output_tokens"] == 2 * 20
     [measured] = result["energy"]["passes"]
     assert not measured["total_j"]
-    if "reset" not in reason:
-        again = wattdock("run", *SMALL, *settings, "--meter", "none", env=env)
-        assert again.returncode == 0, again.stderr
+    again = wattdock("run", *SMALL, *settings, "--meter", "none", env=env)
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> None:

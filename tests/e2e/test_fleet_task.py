@@ -78,7 +78,7 @@ def test_a_task_that_cannot_be_measured_here_says_so_in_one_line(
 
 def test_a_task_whose_machine_is_leased_says_by_whom_and_ends(wattdock: Command, study: Path) -> None:
     """Slurm may give a node to somebody who measures without it."""
-    slow = ("--set", "fake.step_s=0.05", "--passes", "1000", "--set", "warmup.passes=0")
+    slow = ("--set", "fake.step_s=0.05", "--passes", "1000", "--set", "warmup.passes=0", "--max-output-tokens", "4")
     other = wattdock.start("run", *SMALL, *slow, stderr=subprocess.PIPE)
     wait_for(other, "tokens in")
     done = wattdock("fleet", "task", study, "1")

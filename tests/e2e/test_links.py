@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from wattdock.study import find_study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
 CONFIG, PREFLIGHT, STORE = 2, 3, 7
@@ -30,10 +30,10 @@ RESULTS, CLOSED, PRIVATE = "results", "closed", "closed/results"
 
 
 @pytest.fixture
-def victim(request: pytest.FixtureRequest, wattdock: Command) -> Iterator[Command]:
+def victim(wattdock: Command) -> Iterator[Command]:
     """A folder of results that all may write to, one result in it, and results and files that only the victim sees.
 
-    The kernel guards nothing unless the test asks for it with 1: what wattdock refuses itself is what counts.
+    The kernel guards nothing: what wattdock refuses itself is what counts.
     """
     for name in (RESULTS, f"{RESULTS}/{STUDIES}"):
         folder = wattdock.folder / name
@@ -54,7 +54,7 @@ def victim(request: pytest.FixtureRequest, wattdock: Command) -> Iterator[Comman
     give_to_user(private)
     (private / "secret.json").chmod(0o600)
     (wattdock.folder / CLOSED).chmod(0o700)
-    with kernel_protection(getattr(request, "param", 0)):
+    with kernel_protection(0):
         yield wattdock
 
 
@@ -84,30 +84,35 @@ COPY = "cd results; cp -r $ours 20990101T000000-fake-00000000; cd 20990101T00000
 THEIRS = f"{RESULTS}/20990101T000000-fake-00000000"
 
 
-@pytest.mark.parametrize(
-    ("victim", "script"),
-    [
-        (0, "ln -s $private/secret.json more.json"),
-        (0, "rm -r restarts; ln -s $private/$secret/restarts restarts"),
-        (0, "rm result.json; ln -s $private/$secret/result.json result.json"),
-        (0, "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000"),
-        (1, "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000"),
-        # Where links guard nothing, a second name of the victim's file.
-        (0, "ln ../../closed/results/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json"),
-    ],
-    indirect=["victim"],
+# What the neighbour puts in place of the copy's own, and whether the kernel guards links.
+LINKS = (
+    (0, "ln -s $private/secret.json more.json"),
+    (0, "rm -r restarts; ln -s $private/$secret/restarts restarts"),
+    (0, "rm result.json; ln -s $private/$secret/result.json result.json"),
+    (0, "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000"),
+    (1, "cd ..; rm -r 2099*; ln -s $private/$secret 20990101T000000-fake-00000000"),
+    # Where links guard nothing, a second name of the victim's file.
+    (0, "ln ../../closed/results/secret.json more.json 2>/dev/null || ln -s $private/secret.json more.json"),
 )
-def test_a_bundle_holds_nothing_that_the_maker_of_a_result_could_not_read(victim: Command, script: str) -> None:
+
+
+def test_a_bundle_holds_nothing_that_the_maker_of_a_result_could_not_read(victim: Command) -> None:
     """The victim bundles a neighbour's result."""
-    (victim.folder / CLOSED).chmod(0o711)
-    as_neighbour(victim, f"{COPY}; {script}")
-    (victim.folder / CLOSED).chmod(0o700)
-    made = victim("bundle", "create", THEIRS, "--output", "x.tar")
-    # Where the kernel guards, nobody follows another user's link in a folder that all may write to.
-    says = ("is a link of user 1501", "to user 1501", "Permission denied")
-    assert any(words in made.stderr for words in says), made.stderr
-    refused(made, CONFIG if "Permission" in made.stderr else STORE)
-    assert not (victim.folder / "x.tar").exists()
+    for guards, script in LINKS:
+        (victim.folder / CLOSED).chmod(0o711)
+        as_neighbour(victim, f"{COPY}; {script}")
+        (victim.folder / CLOSED).chmod(0o700)
+        # What was there before is put back behind the test.
+        for file in Path("/proc/sys/fs").glob("protected_*"):
+            file.write_text(str(guards))
+        made = victim("bundle", "create", THEIRS, "--output", "x.tar")
+        # Where the kernel guards, nobody follows another user's link in a folder that all may write to.
+        says = ("is a link of user 1501", "to user 1501", "Permission denied")
+        assert any(words in made.stderr for words in says), (script, made.stderr)
+        refused(made, CONFIG if "Permission" in made.stderr else STORE)
+        assert not (victim.folder / "x.tar").exists()
+        theirs = victim.folder / THEIRS
+        theirs.unlink() if theirs.is_symlink() else shutil.rmtree(theirs)
 
 
 def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(victim: Command) -> None:

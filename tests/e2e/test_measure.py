@@ -19,7 +19,6 @@ from fake_nvml import FakeGpu, FakeProcess, Segment
 from unprivileged import give_to_user
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
     from command import Command
@@ -254,23 +253,6 @@ def test_conditions_of_gpus_are_those_of_the_spans_that_count(wattdock: Command)
     [idle] = energy["idle_baselines"]
     net_w = 400 - idle["mean_power_w"]
     assert energy["net_j"] == pytest.approx(net_w * window["duration_s"], abs=0.01 * 400 * window["duration_s"])
-
-
-def test_nothing_but_its_missing_image_keeps_a_command_of_a_commit_from_being_published(wattdock: Command) -> None:
-    """On a simulated GPU, three runs of 12 s; the line before the run says the same as the verdict after it."""
-    env = gpus(wattdock, fake_nvml.constant(150.0))
-    script(wattdock, TRAIN.replace("range(10)", "range(60)"))
-    commit_all(wattdock.folder)
-    done = wattdock("measure", "--publishable", "--unit", "samples", "--", sys.executable, "train.py", env=env)
-    [result] = wattdock.results()
-    left = [line for line in done.stderr.splitlines() if line.startswith("left to do: ")]
-    assert left == ["left to do: software: name an image by its digest: --image NAME@sha256:…"]
-    # Others use the CPUs of a machine that tests, and slow some runs down.
-    of_others = {"CPU use by others", "uncertainty"}
-    assert {reason["name"] for reason in result["audit"]["reasons"]} - of_others == {"software"}
-    assert done.returncode == ExitCode.NOT_PUBLISHABLE
-    of_runs_j = 150 * result["performance"]["duration_s"]
-    assert result["budget"]["energy_per_unit_j"] == pytest.approx(of_runs_j / result["work"]["count"], rel=0.01)
 
 
 def test_a_command_is_of_a_commit_only_where_its_checkout_has_no_new_file(wattdock: Command) -> None:

@@ -13,7 +13,7 @@ import fake_nvml
 import pytest
 from command import SMALL, Command, on_gpus, wait_for
 from fake_nvml import FakeGpu, FakeProcess
-from unprivileged import OTHER_UID, kernel_protection
+from unprivileged import OTHER_UID
 
 FIRST, SECOND = fake_nvml.uuid_of(1), fake_nvml.uuid_of(2)
 INTERRUPTED = 130
@@ -95,26 +95,6 @@ def test_a_user_whose_leases_nobody_else_looks_at_is_told_before_and_after(wattd
     status, figure = check(result, "other measurements")
     assert (status, told in figure) == ("fail", True)
     assert f"leases unknown: {told}" in wattdock("gpus", env={"WATTDOCK_LEASES": str(alone)}).stdout.replace("\n", " ")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
-@pytest.mark.parametrize("value", [0, 1], ids=["unprotected", "protected"])
-def test_a_pipe_among_the_leases_stops_no_command(
-    wattdock: Command, other: Command, leases: dict[str, str], value: int
-) -> None:
-    """Opening one waits for its other end, which never comes."""
-    pipes = ("zz.lease", "machine.x.lease", "cpu.x.lease", f"{FIRST}.x.lease")
-    with kernel_protection(value):
-        for name in pipes:
-            os.mkfifo(Path(leases["WATTDOCK_LEASES"]) / name)
-            os.chown(Path(leases["WATTDOCK_LEASES"]) / name, OTHER_UID, OTHER_UID)
-        env = on_gpus(wattdock, FakeGpu(uuid=FIRST, processes=(RUNNER,))) | leases
-        assert wattdock("gpus", env=env).returncode == 0
-        assert "none held" in wattdock("doctor", env=env).stdout
-        done = wattdock("run", *SHORT, env=env)
-        assert done.returncode == 0, done.stderr
-        [result] = wattdock.results()
-        assert check(result, "other measurements")[0] == "pass"
 
 
 def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -> None:

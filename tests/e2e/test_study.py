@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import random
-import shlex
 import signal
 import subprocess
 import time
@@ -61,11 +60,6 @@ def durable(wattdock: Command) -> set[tuple[str, int, int]]:
     return passes
 
 
-def to_go_on(line: str) -> list[str]:
-    """Return the command that a line says."""
-    return shlex.split(line.partition("to go on: wattdock ")[2])
-
-
 def passes(results: list[dict[str, Any]]) -> Counter[tuple[str, int, int]]:
     return Counter(
         (result["config"]["name"], measured["restart"], measured["pass"])
@@ -103,31 +97,6 @@ def test_a_study_killed_again_and_again_is_resumed_with_nothing_lost_and_nothing
     after = wattdock("run", file, "--resume")
     assert (after.returncode, "0 of 16 passes" in after.stderr) == (0, True)
     assert len(wattdock.results()) == 4
-
-
-def test_the_first_ctrl_c_lets_the_pass_end_and_the_study_goes_on_from_there(wattdock: Command) -> None:
-    """The pass being measured counts."""
-    file = wattdock.write(SLOW)
-    running = wattdock.start("run", file, "--progress-json", stderr=subprocess.PIPE)
-    wait_in_pass(running, 1)
-    wattdock.interrupt(signal.SIGINT)
-    _, err = running.communicate(timeout=600)
-    assert running.returncode == INTERRUPTED, err
-    assert '"StopAsked"' in err
-    assert to_go_on(err.splitlines()[-1]) == ["run", "--resume", "x-1"]
-    anew = wattdock.start("run", file, stderr=subprocess.PIPE)
-    wait_for(anew, "begins (left: ")
-    wattdock.interrupt(signal.SIGTERM)
-    _, err = anew.communicate(timeout=600)
-    assert to_go_on(err.splitlines()[-1]) == ["run", "--resume", "x-2"]
-    resumed = wattdock("run", "--resume", "x-1", timeout=240)
-    assert resumed.returncode == 0, resumed.stderr
-    # Where others use the CPUs, the line before says that the figure is wrong.
-    assert any(line.endswith("  ok") for line in wattdock("show", "x-1").stdout.splitlines()[:2])
-    results = [result for result in wattdock.results() if result["study"]["study_id"].endswith("-x-1")]
-    results.sort(key=lambda result: result["study"]["attempt"])
-    seen = [(result["status"], len(result["energy"]["passes"])) for result in results]
-    assert seen == [("interrupted", 1), ("ok", 2)]
 
 
 @pytest.fixture
