@@ -3,7 +3,7 @@ PYTHON ?= python3
 BACKEND ?= pytorch
 FILE ?=
 # How many processes the tests are spread over: more than cores, since many tests wait.
-JOBS ?= $(shell expr $$(nproc) + 2)
+JOBS ?= $(shell expr $$(nproc) + 4)
 STUDY ?=
 ARGS ?=
 # The first import stores byte code; without it every command would compile its packages anew.
