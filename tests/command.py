@@ -114,6 +114,19 @@ class Command:
         return marked and str(WATTDOCK).encode() in words[:2]
 
 
+def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """See that a command ended with this code and one clear line, which holds these words."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
+    assert (done.returncode, len(lines), "Traceback" in done.stdout + done.stderr) == (code, 1, False), done.stderr
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+def check_of(result: dict[str, Any], name: str) -> tuple[str, str]:
+    """Return a check's status and figure in a result."""
+    [found] = [check for check in result["audit"]["checks"] if check["name"] == name]
+    return found["status"], found["figure"]
+
+
 def commit_all(folder: Path) -> None:
     """Make a folder a checkout of a commit of all of its files."""
     git = ("git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command import SMALL, on_gpus, wait_for
+from command import SMALL, on_gpus, one_line, wait_for
 from fake_nvml import FakeGpu, uuid_of
 from make import models as tiny
 from unprivileged import popen_as_user
@@ -24,19 +24,10 @@ CONFIG, PREFLIGHT, LAUNCH, RUNNER, METER, INTERRUPTED = 2, 3, 4, 5, 6, 130
 SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "400")
 
 
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
-    assert len(lines) == 1, done.stderr
-    for word in words:
-        assert word in lines[0]
-
-
 def test_an_unknown_engine_argument_is_refused_by_the_engine_with_the_nearest_name(wattdock: Command) -> None:
     """Only the runner knows its engine's arguments; its refusal is still a mistake in the config."""
     done = wattdock("run", *SMALL, "--set", "fake.step_z=1")
-    assert_one_clear_line(done, CONFIG, "step_z", "step_s")
+    one_line(done, CONFIG, "step_z", "step_s")
     assert wattdock.left_after() == []
 
 
@@ -45,15 +36,15 @@ def test_what_this_user_may_not_read_or_write_is_refused(wattdock: Command) -> N
     folder = tiny.write(wattdock.folder / "model")
     (folder / "model.safetensors").chmod(0o000)
     done = wattdock("run", *SMALL[:2], "--model", "./model")
-    assert_one_clear_line(done, PREFLIGHT, "model.safetensors", "Permission denied")
+    one_line(done, PREFLIGHT, "model.safetensors", "Permission denied")
     done = wattdock("run", *SMALL, "--output-dir", "/usr/results")
-    assert_one_clear_line(done, PREFLIGHT, "/usr/results", "--output-dir")
+    one_line(done, PREFLIGHT, "/usr/results", "--output-dir")
 
 
 def test_a_runner_that_dies_leaves_a_result_with_its_reason(wattdock: Command) -> None:
     """Stage, kind, message and the runner's last lines are stored; nothing runs on."""
     done = wattdock("run", *SMALL, "--set", "fake.pass_fault=die")
-    assert_one_clear_line(done, RUNNER, "died", "70")
+    one_line(done, RUNNER, "died", "70")
     [result] = wattdock.results()
     assert (result["status"], result["error"]["stage"]) == ("failed", "warm-up 1/1")
     assert result["error"]["log_tail"]
@@ -64,7 +55,7 @@ def test_a_runner_that_hangs_is_killed_after_its_timeout(wattdock: Command) -> N
     """A stopped process answers nothing and ignores SIGTERM."""
     limits = ("--set", "timeouts.heartbeat_s=2", "--set", "timeouts.stop_s=1")
     done = wattdock("run", *SMALL, "--set", "fake.pass_fault=hang", *limits)
-    assert_one_clear_line(done, RUNNER, "silent")
+    one_line(done, RUNNER, "silent")
     assert [result["status"] for result in wattdock.results()] == ["failed"]
     assert wattdock.left_after() == []
 
@@ -191,7 +182,7 @@ def test_a_pass_without_energy_on_a_gpu_ends_with_the_meters_code_and_is_kept(wa
     gpu = FakeGpu(unsupported="energy samples power power_instant power_average")
     env, settings = on_gpus(wattdock, gpu), ("--min-requests", "2", "--set", "warmup.passes=0")
     done = wattdock("run", *SMALL, *settings, "--max-output-tokens", "20", env=env)
-    assert_one_clear_line(done, METER, "no energy counter", gpu.uuid, "wattdock doctor")
+    one_line(done, METER, "no energy counter", gpu.uuid, "wattdock doctor")
     [result] = wattdock.results()
     assert (result["status"], result["error"]["kind"], result["error"]["exit_code"]) == ("failed", "MeterError", METER)
     assert result["performance"]["output_tokens"] == 2 * 20
@@ -209,7 +200,7 @@ def test_a_runner_in_another_time_namespace_is_refused(wattdock: Command) -> Non
     elsewhere.write_text(f'#!/bin/sh\nexec unshare --user --time --monotonic 3600 --fork {sys.executable} "$@"\n')
     elsewhere.chmod(0o755)
     done = wattdock("run", *SMALL, "--set", f"runner_python={elsewhere}", "--set", "timeouts.stop_s=1")
-    assert_one_clear_line(done, METER, "time namespace")
+    one_line(done, METER, "time namespace")
     [result] = wattdock.results()
     assert result["energy"]["total_j"] is None
     assert result["environment"]["clock"]["trusted"] is False

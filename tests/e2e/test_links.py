@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command import SMALL, Command
+from command import SMALL, Command, one_line
 from make import models as tiny
 from unprivileged import OTHER_UID, give_to_user, kernel_protection, popen_as_user
 
@@ -73,12 +73,6 @@ def only_result(wattdock: Command, folder: str) -> Path:
     return next(path for path in (wattdock.folder / folder).glob("2*-fake-*") if not path.name.endswith("00000000"))
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    lines = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
-    assert (done.returncode, len(lines), "Traceback" in done.stderr) == (code, 1, False), done.stderr
-    assert all(word in lines[0] for word in words), lines[0]
-
-
 # The neighbour's copy of the victim's published result, under a name of its own.
 COPY = "cd results; cp -r $ours 20990101T000000-fake-00000000; cd 20990101T000000-fake-00000000"
 THEIRS = f"{RESULTS}/20990101T000000-fake-00000000"
@@ -109,7 +103,7 @@ def test_a_bundle_holds_nothing_that_the_maker_of_a_result_could_not_read(victim
         # Where the kernel guards, nobody follows another user's link in a folder that all may write to.
         says = ("is a link of user 1501", "to user 1501", "Permission denied")
         assert any(words in made.stderr for words in says), (script, made.stderr)
-        refused(made, CONFIG if "Permission" in made.stderr else STORE)
+        one_line(made, CONFIG if "Permission" in made.stderr else STORE)
         assert not (victim.folder / "x.tar").exists()
         theirs = victim.folder / THEIRS
         theirs.unlink() if theirs.is_symlink() else shutil.rmtree(theirs)
@@ -128,7 +122,7 @@ def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(vict
         with tarfile.open(victim.folder / "x.tar") as tar:
             assert not [name for name in tar.getnames() if name.endswith(JOURNAL)]
     else:
-        refused(made, STORE, "to user 1501")
+        one_line(made, STORE, "to user 1501")
 
 
 def test_a_neighbour_s_result_shows_nothing_of_the_victim_s(victim: Command) -> None:
@@ -184,7 +178,7 @@ def test_a_neighbour_s_equal_study_is_not_gone_on_with(victim: Command) -> None:
     journal = (victim.folder / RESULTS / STUDIES / "20990101T000000-x-7" / JOURNAL).read_text()
     assert '"resumed"' not in journal
     named = victim("run", "--resume", "x-7")
-    refused(named, CONFIG, f"x-7 is a study of user {OTHER_UID}; run its file as a study of yours")
+    one_line(named, CONFIG, f"x-7 is a study of user {OTHER_UID}; run its file as a study of yours")
 
 
 def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victim: Command) -> None:
@@ -200,13 +194,13 @@ def test_a_neighbour_s_model_and_prompts_give_nothing_of_the_victim_s_away(victi
     )
     kept = {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")}
     words = ("run", "--backend", "fake", "--passes", "1")
-    refused(victim(*words, "--model", "./model"), PREFLIGHT, f"is a link of user {OTHER_UID}")
+    one_line(victim(*words, "--model", "./model"), PREFLIGHT, f"is a link of user {OTHER_UID}")
     as_neighbour(victim, "mkdir -p results/llamas; ln -s $private/model results/llamas/llama")
     shutil.copytree(tiny.write(victim.folder / "plain"), victim.folder / PRIVATE / "model")
     give_to_user(victim.folder / PRIVATE / "model")
-    refused(victim(*words, "--model", f"./{RESULTS}/llamas/llama"), PREFLIGHT, f"is a link of user {OTHER_UID}")
+    one_line(victim(*words, "--model", f"./{RESULTS}/llamas/llama"), PREFLIGHT, f"is a link of user {OTHER_UID}")
     prompts = ("--set", f"workload.prompts.source={victim.folder}/{RESULTS}/prompts.jsonl")
-    refused(victim("run", *SMALL, *prompts), CONFIG, f"is a link of user {OTHER_UID}")
+    one_line(victim("run", *SMALL, *prompts), CONFIG, f"is a link of user {OTHER_UID}")
     for folder in {*victim.folder.glob(f"{RESULTS}/2*"), *victim.folder.glob(f"{RESULTS}/studies/*")} - kept:
         found = [file for file in folder.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
         assert found == []

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command import SMALL, Command, wait_for
+from command import SMALL, Command, one_line, wait_for
 from make import models as tiny
 from unprivileged import UID, kernel_protection, popen_as_user
 
@@ -69,12 +69,6 @@ def plant(wattdock: Command, script: str) -> None:
         assert process.returncode == 0, err
 
 
-def one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    lines = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
-    assert (done.returncode, len(lines), "Traceback" in done.stderr) == (code, 1, False), done.stderr
-    assert all(word in lines[0] for word in words), lines[0]
-
-
 def test_what_a_neighbour_puts_into_shared_folders_stops_no_run_and_no_list(shared: Command) -> None:
     """In the place of a lock, a result, a restart's tables, a journal."""
     plant(
@@ -110,6 +104,7 @@ def test_what_a_neighbour_puts_into_shared_folders_stops_no_run_and_no_list(shar
     one_line(shared("report", "results", timeout=HANGS_S), STORE, "12345678/result.json", "is not a regular file")
 
 
+@pytest.mark.parametrize("shared", [0], indirect=True)
 def test_a_pipe_that_a_person_names_is_refused(shared: Command) -> None:
     """Where a study, prompts, a lock of images, a bundle or a model should be."""
     make = "mkdir open results/b; chmod 1777 open; mkfifo -m 666 results/pipe results/pipe.tar results/b/bundle.json"
@@ -134,7 +129,7 @@ def test_a_pipe_that_a_person_names_is_refused(shared: Command) -> None:
 def test_a_neighbour_who_reads_everything_can_lock_nothing_that_a_run_waits_for(wattdock: Command) -> None:
     """The journal can be read, and so locked; a run that goes on with its study does not care."""
     locking = "for path in $(find .. -type f -o -type d 2>/dev/null); do flock -n $path true && echo $path; done; true"
-    words = ("run", *SMALL, "--passes", "3", "--set", "fake.step_s=0.05", "--resume")
+    words = ("run", *SMALL, "--passes", "3", "--set", "fake.step_s=0.05", "--max-output-tokens", "20", "--resume")
     with wattdock.start(*words, stderr=subprocess.PIPE) as running:
         wait_for(running, "tokens in")
         with neighbour(wattdock, locking) as process:

@@ -71,28 +71,17 @@ def test_text_comes_back_with_the_token_counts_that_the_tokenizer_gives(wattdock
 
 
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")
-@pytest.mark.parametrize(
-    ("templates", "words"),
-    [
-        (
-            [{"name": name, "template": "{{ 1 }}"} for name in ("rag", "tool")],
-            ("chat templates rag, tool,", "name one"),
-        ),
-        ("{{ raise_exception('in turns') }}", ("TemplateError: in turns; fix the template, or set workload",)),
-    ],
-)
-def test_a_template_that_cannot_be_used_is_one_line_with_what_to_do(
-    wattdock: Command, templates: object, words: tuple[str, ...]
-) -> None:
+def test_a_template_that_cannot_be_used_is_one_line_with_what_to_do(wattdock: Command) -> None:
     """The row is stored with the line; without chat the same folder is measured."""
     write_checkpoint(wattdock.folder / "model")
     settings = wattdock.folder / "model/tokenizer_config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": templates}))
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"chat_template": "{{ raise_exception('in turns') }}"})
+    )
     small = ("--model", "./model", "--passes", "1", "--batch-size", "1", "--max-output-tokens", "2", "--quiet")
     by_pytorch = replace(wattdock, runner_python=PYTORCH_PYTHON)
     refused = by_pytorch("run", *small)
     assert refused.returncode == 2, refused.stderr
-    [line] = [line for line in refused.stderr.splitlines() if words[0] in line]
-    assert all(word in line for word in words)
+    assert "TemplateError: in turns; fix the template, or set workload" in refused.stderr
     assert wattdock.results()[-1]["error"]["exit_code"] == 2
     assert by_pytorch("run", *small, "--set", "workload.prompts.chat=false").returncode == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import fake_nvml
 import pytest
-from command import SMALL, Command, on_gpus, wait_for
+from command import SMALL, Command, check_of, on_gpus, wait_for
 from fake_nvml import FakeGpu, FakeProcess
 from unprivileged import OTHER_UID
 
@@ -26,11 +26,6 @@ SHORT = (*SMALL, "--set", "warmup.passes=0", "--set", "fake.step_s=0.05", "--max
 @pytest.fixture
 def leases(tmp_path: Path) -> dict[str, str]:
     return {"WATTDOCK_LEASES": str(tmp_path / "home" / "leases")}
-
-
-def check(result: dict[str, Any], name: str) -> tuple[str, str]:
-    [found] = [check for check in result["audit"]["checks"] if check["name"] == name]
-    return found["status"], found["figure"]
 
 
 def test_two_coordinators_of_two_users_never_measure_at_once(
@@ -60,8 +55,8 @@ def test_two_coordinators_of_two_users_never_measure_at_once(
     assert max(span["end_ns"] for span in before["spans"]) <= min(span["start_ns"] for span in after["spans"])
     assert before["environment"]["leased"] == [FIRST]
     # Only root makes a folder that all users take their leases in.
-    assert check(before, "other measurements")[0] == ("pass" if os.getuid() == 0 else "fail")
-    assert check(before, "processes on the GPUs")[0] == "pass"
+    assert check_of(before, "other measurements")[0] == ("pass" if os.getuid() == 0 else "fail")
+    assert check_of(before, "processes on the GPUs")[0] == "pass"
     [runner] = before["energy"]["gpu_processes"]
     assert (runner["of_runner"], runner["command"] is None) == (True, False)
 
@@ -75,7 +70,7 @@ def test_a_lease_removed_during_a_run_is_seen_in_the_result(wattdock: Command, l
     _, err = running.communicate(timeout=240)
     assert running.returncode == 0, err
     [result] = wattdock.results()
-    status, figure = check(result, "other measurements")
+    status, figure = check_of(result, "other measurements")
     assert (status, str(lease) in figure) == ("fail", True)
     faults = [measured["lease_fault"] for measured in result["energy"]["passes"]]
     assert (len(faults), faults[-1] is None) == (4, False)
@@ -92,7 +87,7 @@ def test_a_user_whose_leases_nobody_else_looks_at_is_told_before_and_after(wattd
     [line] = [line for line in done.stderr.splitlines() if "other users" in line]
     assert told in line
     [result] = wattdock.results()
-    status, figure = check(result, "other measurements")
+    status, figure = check_of(result, "other measurements")
     assert (status, told in figure) == ("fail", True)
     assert f"leases unknown: {told}" in wattdock("gpus", env={"WATTDOCK_LEASES": str(alone)}).stdout.replace("\n", " ")
 
@@ -112,7 +107,7 @@ def test_strangers_who_load_the_cpus_are_seen_in_the_result(wattdock: Command) -
     _, err = running.communicate(timeout=240)
     assert running.returncode == 0, err
     [result] = wattdock.results()
-    assert check(result, "CPU use by others")[0] == "fail"
+    assert check_of(result, "CPU use by others")[0] == "fail"
     assert result["energy"]["passes"][0]["cpu_others_share"] > 0.1
 
 
@@ -123,8 +118,8 @@ def test_a_foreign_process_that_appears_mid_run_is_flagged_by_name(wattdock: Com
     done = wattdock("run", *SHORT, env=env)
     assert done.returncode == 0, done.stderr
     [result] = wattdock.results()
-    status, figure = check(result, "processes on the GPUs")
+    status, figure = check_of(result, "processes on the GPUs")
     assert status == "fail"
     assert "process 1 (root, " in figure
     assert FIRST in figure
-    assert check(result, "other GPUs")[0] == "warn"
+    assert check_of(result, "other GPUs")[0] == "warn"

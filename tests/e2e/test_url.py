@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import fake_nvml
 import pytest
-from command import REPO, on_gpus
+from command import REPO, check_of, on_gpus, one_line
 from contract.runner_process import VLLM_PYTHON
 from fake_nvml import FakeGpu, FakeProcess, constant
 from make.openai_server import KEY
@@ -51,11 +51,6 @@ def behaving(client: Command, behaviour: str) -> Iterator[tuple[str, int]]:
             process.kill()
 
 
-def check(result: dict[str, Any], name: str) -> tuple[str, str]:
-    [found] = [check for check in result["audit"]["checks"] if check["name"] == name]
-    return found["status"], found["figure"]
-
-
 def test_a_server_on_this_machine_has_the_joules_of_the_gpus_that_its_processes_are_on(client: Command) -> None:
     """300 W for as long as the pass lasted, though another GPU is free; nobody is foreign there, and its lease held."""
     with behaving(client, "slow") as (url, pid):
@@ -68,14 +63,14 @@ def test_a_server_on_this_machine_has_the_joules_of_the_gpus_that_its_processes_
     assert energy["total_j"] == pytest.approx(300 * result["performance"]["duration_s"], abs=4 * energy["timing_j"] + 1)
     assert (environment["gpu_uuids"], environment["leased"], environment["meter"]) == ([NEAR], [NEAR], "nvml")
     assert energy["bystander_j"][FAR] > 0
-    assert check(result, "processes on the GPUs")[0] == "pass"
+    assert check_of(result, "processes on the GPUs")[0] == "pass"
     assert result["performance"]["output_tokens"] == 8 * 20
     assert (environment["model"]["kind"], environment["model"]["name"]) == ("served", "stand-in")
-    assert check(result, "software") == (
+    assert check_of(result, "software") == (
         "fail",
         "a server that was running: its image or packages are not declared",
     )
-    assert check(again, "software")[0] == "warn"
+    assert check_of(again, "software")[0] == "warn"
 
 
 def test_without_a_gpu_of_its_own_speed_is_measured_and_a_key_is_stored_nowhere(client: Command) -> None:
@@ -111,6 +106,4 @@ def test_what_cannot_be_measured_is_one_line_and_a_documented_code(
     """And no traceback."""
     with behaving(client, behaviour) as (url, _):
         done = client("run", "--url", url, *SHORT, *more, "--quiet")
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("wattdock: ")]
-    assert words in line
+    one_line(done, code, words)

@@ -148,19 +148,18 @@ fleet:
 
 @pytest.mark.skipif(not VLLM_PYTHON.exists(), reason=f"no vLLM environment at {VLLM_PYTHON}")
 def test_vllm_over_two_nodes_of_a_job_answers_as_on_one(wattdock: Command, slurm: Cluster) -> None:
-    """TP=2 of the real engine, a rank on each node; no GPU, so no joules."""
+    """TP=2 of the real engine, a rank on each node, and one worker outside; no GPU, so no joules."""
     vllm, cores = replace(wattdock, runner_python=VLLM_PYTHON), sorted(os.sched_getaffinity(0))
     (vllm.folder / "prompts.jsonl").write_text("".join(f'{{"token_ids": {ids}}}\n' for ids in PROMPTS))
-    answers = []
-    for nodes, bind in (
-        ("nodes: 2", f"$([ $SLURMD_NODENAME = n1 ] && echo {cores[0]} || echo {cores[-1]})"),
-        ("", f'"{cores[0]}|{cores[-1]}"'),
-    ):
-        study = VLLM.replace("NODES", nodes).replace("BIND", f"export VLLM_CPU_OMP_THREADS_BIND={bind}")
-        code, _, err = call(vllm, slurm, "run", vllm.write(study), "--on", "slurm")
-        assert code == 0, err
-        answers.append(tokens(vllm))
-    assert answers[0] == answers[1]
+    bind = f"$([ $SLURMD_NODENAME = n1 ] && echo {cores[0]} || echo {cores[-1]})"
+    spread = VLLM.replace("NODES", "nodes: 2").replace("BIND", f"export VLLM_CPU_OMP_THREADS_BIND={bind}")
+    code, _, err = call(vllm, slurm, "run", vllm.write(spread), "--on", "slurm")
+    assert code == 0, err
+    over_two = tokens(vllm)
+    alone = VLLM.replace("NODES", "").replace("tensor_parallel_size: 2", "tensor_parallel_size: 1")
+    done = vllm("run", vllm.write(alone), env={"TORCH_COMPILE_DISABLE": "1"}, timeout=LONGEST_S)
+    assert done.returncode == 0, done.stderr
+    assert over_two == tokens(vllm)
     first, _ = sorted(vllm.results(), key=lambda result: len(result["environment"]["nodes"]), reverse=True)
     [node] = first["environment"]["nodes"]
     assert (node["job"]["node"], node["runner"]["framework"]) == ("n2", "vllm")
