@@ -165,6 +165,20 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
         assert best.differs is differs
 
 
+def test_one_of_several_splits_is_not_told_apart_by_what_chance_makes_of_several() -> None:
+    """A ratio with p = 0.05 at most parts it from the cheapest of two splits; of five, Holm asks for less than 0.05 ÷ 4."""
+    off = np.array([0.005, 0.0082, 0.0115])
+    kinds = ({"tensor_parallel_size": 2}, PP, DP, {"tensor_parallel_size": 4})
+    results = {"dear": of_study("s", at_cost({}, (65 * (1 + off)).tolist()))}
+    for number, (split, by) in enumerate(zip(kinds, (0, 0.001, 0.002, 0.003), strict=True)):
+        costs = [65 * (1 + by * shift) for shift in (1.0, 1.2, 0.8)]
+        results[str(number)] = of_study("s", at_cost(split, costs))
+    best = cheapest(results)
+    alone = cheapest({name: results[name] for name in ("dear", "0")})
+    assert alone.differs
+    assert "one GPU" in best.not_parted
+
+
 def test_a_ratio_is_as_uncertain_as_both_figures_together() -> None:
     """Budgets of ± 3 and ± 4 % make ± 5 % of a ratio, in which 4 % more is no difference, and 6 % more is one."""
     setting, _ = only({"one": of_study("a", tensor(1)), "two": of_study("b", tensor(2))})

@@ -17,6 +17,7 @@ from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
+from wattdock.reports.pairs import SIGNIFICANCE
 from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
@@ -72,8 +73,7 @@ class SplitPoint:
         communication: Largest share of the time in which a command marked "communication", of the spans that count or
             of its runs; None where it marks none.
         disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
-        results: Names of the pooled results.
-        stored: These results.
+        results, stored: Names of the pooled results, and these.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
         efficiency: Speed-up ÷ how many times as many GPUs.
         energy_ratio: Joules per token ÷ those of the curve's first point.
@@ -103,11 +103,10 @@ class Optimum:
     """The split with the fewest joules per token.
 
     Attributes:
-        j_per_token: Its joules per token, or per another unit.
-        unit: That unit, in the plural.
+        j_per_token, unit: Its joules per token, or per another unit, which is in the plural.
         next_best, ratio: The next best, and its joules per token ÷ those of the best; None where there is no other.
         method: How the ratio was compared with 1; empty where there is no other.
-        not_parted: The others that are not shown to differ from the best, and their ratios.
+        not_parted: The others that are not shown to differ from the best (Holm over all of them), and their ratios.
     """
 
     point: SplitPoint
@@ -139,8 +138,7 @@ class Setting:
     """Everything but the split: its points are comparable.
 
     Attributes:
-        name: In words.
-        unit: What its work is counted in, in the plural.
+        name, unit: In words; what its work is counted in, in the plural.
         points: By number of GPUs.
         fewest_joules: None where energy was not measured.
     """
@@ -306,7 +304,6 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         own = same[0].result.energy_figure
         joules = own and replace(own, value=joules.value)  # of the restarts that make pairs
     audits = [member.result.audit for member in same if member.result.audit]
-    imbalances = [member.result.multi_gpu.load_imbalance for member in same if member.result.multi_gpu]
     return SplitPoint(
         kind=same[0].split.kind,
         split=same[0].label,
@@ -317,7 +314,7 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         power_w=restarts[statistics.POWER].figure() if measured else None,
         ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
-        load_imbalance=max(imbalances, default=None),
+        load_imbalance=known_max(each.result.multi_gpu.load_imbalance for each in same if each.result.multi_gpu),
         communication=known_max(_communication(member.result) for member in same),
         disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
         results=tuple(member.name for member in same),
@@ -335,7 +332,7 @@ def _communication(result: ExperimentResult) -> float | None:
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
     """Return a point with its ratios to the curve's first point."""
-    speed_up, _ = _ratio(point, first, statistics.SPEED)
+    speed_up, *_ = _ratio(point, first, statistics.SPEED)
     in_common = first.gpus / point.gpus
     ends = speed_up.interval and statistics.Interval(*(end * in_common for end in speed_up.interval))
     return replace(
@@ -346,8 +343,8 @@ def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
     )
 
 
-def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statistics.Figure, str]:
-    """Return the ratio of two splits' figures, and how its interval was found; without one where there is none.
+def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statistics.Figure, str, float]:
+    """Return the ratio of two splits' figures, how its interval was found, and p; without a test, 0 or 1 by that.
 
     A test whose ratio lies on the other side of 1 than the figures' is not of these figures.
 
@@ -355,17 +352,18 @@ def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statisti
     uncertainties of independent factors add as squares. What such splits share counts twice: too wide, if anything.
     """
     if over is under:
-        return statistics.Figure(1.0), ""
+        return statistics.Figure(1.0), "", 1.0
     figures = [point.tokens_per_s if quantity == statistics.SPEED else point.j_per_token for point in (over, under)]
     more, less = (figure for figure in figures if figure)
     value, found = more.value / less.value, _tested(over, under, quantity)
     if found.difference and (found.difference.relative >= 0) == (value >= 1):
-        low, high = found.difference.interval
-        return statistics.Figure(1 + found.difference.relative, statistics.Interval(1 + low, 1 + high)), found.method
+        ends = statistics.Interval(*(1 + end for end in found.difference.interval))
+        return statistics.Figure(1 + found.difference.relative, ends), found.method, found.difference.p_value
     if not (more.interval and less.interval):
-        return statistics.Figure(value), INDEPENDENT
+        return statistics.Figure(value), INDEPENDENT, 1.0
     half = hypot(log(more.interval.high / more.value), log(less.interval.high / less.value))
-    return statistics.Figure(value, statistics.Interval.around(value, half)), INDEPENDENT
+    ratio = statistics.Figure(value, statistics.Interval.around(value, half))
+    return ratio, INDEPENDENT, float(not _differs(ratio))
 
 
 def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
@@ -391,8 +389,10 @@ def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimu
         return Optimum(costs[0][1], costs[0][0].value, unit) if costs else None
     (least, best), *others = costs
     ratios = [(other, *_ratio(other, best, statistics.ENERGY)) for _, other in others]
-    near = {other.split: ratio for other, ratio, _ in ratios[1:] if not _differs(ratio)}
-    return Optimum(best, least.value, unit, *ratios[0], near)
+    # Of many equal splits, the dearest by chance lies far from the cheapest by chance.
+    p_values = zip(ratios, statistics.holm([p for *_, p in ratios]), strict=True)
+    near = {other.split: ratio for (other, ratio, *_), p in p_values if p >= SIGNIFICANCE and other is not costs[1][1]}
+    return Optimum(best, least.value, unit, *ratios[0][:3], near)
 
 
 def _differs(ratio: statistics.Figure | None) -> bool | None:
