@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from make.records import constant_power, experiment, measured, request, timeline
 from make.traffic import START_S, ClosedLoop, KnownJoules, closed_loop
-from seams.analysis import CONTEXT, PROMPTS, SECONDS, Joules, Measured, Window, measured_budget, window_of, windows
+from seams.analysis import (
+    CONTEXT,
+    PROMPTS,
+    SECONDS,
+    Budget,
+    Joules,
+    Measured,
+    Window,
+    measured_budget,
+    window_of,
+    windows,
+)
 from seams.metering import Series
 from seams.records import NOTHING_DECLARED, DeclaredWork, TokenSeries
 
@@ -20,7 +31,7 @@ from wattdock.inputs import load_prompts
 from wattdock.records import RestartRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike
@@ -90,6 +101,38 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
     prompts, context = np.array(counted).T
     assert found.work[PROMPTS].tolist() == prompts.tolist()
     assert found.work[CONTEXT] == pytest.approx(context, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("prompts_of", "count", "alike"),
+    [
+        (lambda restart, index: index, None, 3),  # a file, of which every restart sends the same part
+        (lambda restart, index: 1000 * restart + index, None, 1),  # drawn anew
+        (lambda restart, index: index % 5, None, 1),  # a list that is gone through in each window
+        (lambda restart, index: None, None, 1),  # a runner that does not tell
+        (lambda restart, index: index % 5, 5, 3),  # five of a file's, again and again
+    ],
+)
+def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
+    prompts_of: Callable[[int, int], int | None], count: int | None, alike: int
+) -> None:
+    """In each of three restarts the same loop, whose prompts are named anew."""
+    loop, restarts = closed_loop(45, np.random.default_rng(4), in_flight=4, lengths="lognormal"), []
+    for number in range(3):
+        named = (replace(each, prompt_hash=prompts_of(number, each.index)) for each in loop.record.requests)
+        restarts.append(RestartRecord(number, passes=(replace(loop.record, requests=tuple(named)),)))
+    workload = {"arrival": "closed", "batch_size": 4, "prompts": {"source": "synthetic", "count": count}}
+    made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)
+    made_up = replace(made_up, energy=ExactJoules(loop, np.random.default_rng(0)))
+    found = measured_budget(made_up, windows(made_up))
+    assert found
+    same, own = found.entry(Budget.PROMPTS), found.entry("restarts")
+    assert own
+    assert bool(same) == (alike > 1)
+    if same and count is None:
+        assert same.standard_uncertainty == pytest.approx(2**0.5 * own.standard_uncertainty)
+    elif same:
+        assert same.standard_uncertainty > 2 * own.standard_uncertainty
 
 
 def test_joules_per_token_of_blocks_follow_the_work_in_them() -> None:

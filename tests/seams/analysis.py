@@ -1,18 +1,8 @@
 """What tests reach behind the door of `analysis`: a name that moves is changed here only."""
 
+from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import (
-    CONTEXT,
-    PROMPTS,
-    ROOM_C,
-    SECONDS,
-    TEMPERATURE_COEFFICIENT,
-    Budget,
-    Entry,
-    NotIncluded,
-    Window,
-    budget,
-)
+from wattdock.analysis.budget import ROOM_C, Budget, Entry, NotIncluded, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy

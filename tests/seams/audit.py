@@ -3,9 +3,12 @@
 from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, memory_alone, other_gpus_idle
 from wattdock.audit.check import AuditInput
 from wattdock.audit.gpus import readings_agree
+from wattdock.audit.known import CHANCE, MAX_DRIFT_PER_MIN
 from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed
 
 __all__ = [
+    "CHANCE",
+    "MAX_DRIFT_PER_MIN",
     "AuditInput",
     "arrivals_kept_up_with",
     "client_keeps_up",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.analysis.budget import CONTEXT, PROMPTS, SECONDS, Budget, Window, budget
+from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, Window
+from wattdock.analysis.budget import Budget, budget
 from wattdock.analysis.idle import over
 from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
 from wattdock.clock import NS_PER_S
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 BLOCK_S = 2.0
 # Least time to the next mark behind a step's end, of the usual time from step to step.
 WITHIN_STEP = 0.5
+# Largest share of a window's requests with prompts that differ, where the list of prompts was gone through.
+MOST_DISTINCT = 0.9
 # How far a reading of temperature may lie from the instant that it stands for; they come once a second.
 TEMPERATURE_REACH_S = 5.0
 
@@ -37,14 +41,33 @@ TEMPERATURE_REACH_S = 5.0
 def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None:
     """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
     restarts: dict[int, list[Window]] = {}
+    sent: list[Counter[int]] = []
     for (restart, run_pass), figure in zip(measured.passes, summary.of_headline(), strict=True):
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
+        inside = (request.prompt_hash for request in run_pass.requests if figure.holds(request.first_token_ns))
+        sent.append(Counter(prompt for prompt in inside if prompt is not None))
     whole = measured.config.command is not None and summary.headline == "drained"
     runs = list(restarts.values())
-    found = budget(runs, boards=len(measured.used), whole=whole) if restarts else None
+    is_list = measured.config.prompts.count is None and _is_whole(sent)
+    alike = 1.0 if measured.config.command or is_list else _alike(sent)
+    found = budget(runs, boards=len(measured.used), whole=whole, alike=alike) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})
+
+
+def _is_whole(sent: Sequence[Counter[int]]) -> bool:
+    """Whether each window went through the whole list of prompts, which then is the declared work and no draw of it."""
+    return all(len(prompts) < MOST_DISTINCT * prompts.total() for prompts in sent)
+
+
+def _alike(sent: Sequence[Counter[int]]) -> float:
+    """Return by how much more a mean over all requests varies because prompts repeat, in a window or between restarts.
+
+    Source: n requests of which c have one prompt have Σc² ÷ n times the variance of n prompts (Kish's design effect).
+    """
+    counts = np.array(list(sum(sent, Counter[int]()).values()), dtype=np.float64)
+    return float(counts @ counts / counts.sum()) if len(counts) else 1.0
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:

@@ -6,39 +6,28 @@ corrected by a common fit over all blocks, warmth by what other boards showed; w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import exp, hypot, sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field
 
+from wattdock.analysis.block_fit import LEAST_BLOCKS, TEMPERATURE_COEFFICIENT, Fit, Window, fitted, slopes_of
 from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, t_factor
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-# Kinds of work in which a window's mix may differ from the declared one.
-PROMPTS, CONTEXT, SECONDS = "prompt tokens", "context tokens", "seconds"
-# Prior share of joules that grows with each kind, and its standard uncertainty: from none to all, contexts less.
-SHARES = {PROMPTS: (0.5, 0.29), CONTEXT: (0.25, 0.25), SECONDS: (0.5, 0.29)}
-# Standard uncertainty that the share of prompts has in addition where contexts, which grow with prompts, are not told.
-UNTOLD_SHARE = 0.1
-# Relative change of J/token per °C, and its standard uncertainty. Source: 60 passes on an H100, 0.054 ± 0.013 % per °C.
-# Never fitted: a board's temperature follows its load within seconds, and so does J/token.
-TEMPERATURE_COEFFICIENT = (0.0006, 0.0003)
 # The same where the sign of the change of temperature is unknown: the root of the mean square.
 TEMPERATURE_SENSITIVITY = hypot(*TEMPERATURE_COEFFICIENT)
 # Time constant with which boards settle, and its standard uncertainty: 30 to 120 s, all as likely.
 TIME_CONSTANT_S = (75.0, 26.0)
-# Fewest blocks of a slope of temperature with a known error: a line passes through any two.
-LEAST_BLOCKS = 3
 # Standard uncertainty of the remaining warming where no slope is known: up to 14 °C remain after a lead-in of 45 s.
 UNKNOWN_WARMING_C = 8.0
 # Standard uncertainty of the room's temperature.
@@ -53,49 +42,8 @@ BOARDS_FOUND = (
     "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
     "9 degrees of freedom"
 )
-# Largest autocorrelation that is believed, and fewest degrees of freedom of a fit.
-MAX_CORRELATION, LEAST_DEGREES_OF_FREEDOM = 0.9, 4
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
-
-
-@dataclass(frozen=True)
-class Window:
-    """One measured window, and its blocks of about 2 s.
-
-    Attributes:
-        total_j, output_tokens, timing_j: Of the whole window.
-        lead_in_s: From the first request to the window; of a command, the time before it in which its GPUs worked.
-        block_s, block_j, block_tokens: Of each block, none without tokens; shape (n,).
-        work: Amounts of each kind of work in each block; shape (n,) each.
-        block_c: Mean temperature of the GPUs used; NaN where unknown; shape (n,).
-        declared: Amount of each kind per output token in the long run; a kind that is missing is not declared.
-    """
-
-    total_j: float
-    output_tokens: float
-    timing_j: float
-    lead_in_s: float
-    block_s: Floats
-    block_j: Floats
-    block_tokens: Floats
-    block_c: Floats
-    work: Mapping[str, Floats] = field(default_factory=dict)
-    declared: Mapping[str, float] = field(default_factory=dict)
-
-    def off_by(self, kind: str) -> float:
-        """Return (amount per output token) ÷ (declared amount) − 1."""
-        return float(self.work[kind].sum() / self.block_tokens.sum()) / self.declared[kind] - 1
-
-    @property
-    def mean_c(self) -> float:
-        """Mean temperature, by tokens, °C."""
-        return float(np.average(self.block_c, weights=self.block_tokens))
-
-    @property
-    def knows_warmth(self) -> bool:
-        """Whether the slope of temperature is known: read throughout, in enough blocks."""
-        return len(self.block_c) >= LEAST_BLOCKS and bool(np.isfinite(self.block_c).all())
 
 
 class Entry(Stored):
@@ -142,12 +90,17 @@ class Budget(Stored):
         degrees_of_freedom: Effective ones (Welch, Satterthwaite); null for infinitely many.
         expanded: Half the 95 % interval, relative; null with the reason.
         per_restart: Corrected figure of each restart, J.
+        drift_per_min, drift_error_per_min: Relative change of J/token per minute within windows, beside mix and
+            temperature, and its standard uncertainty; null where windows have too few blocks, or are whole runs.
     """
 
     # The entry that the audit reads.
     MIX: ClassVar = "mix of work"
     # The entry that all results of one session share.
     ROOM: ClassVar = "room"
+    # The entries that two results on the same boards share in part.
+    WARMTH: ClassVar = "warmth"
+    PROMPTS: ClassVar = "same prompts"
 
     measured: float
     unit: str = "output tokens"
@@ -160,6 +113,8 @@ class Budget(Stored):
     entries: list[Entry] = Field(default_factory=list)
     not_included: list[NotIncluded] = Field(default_factory=list)
     per_restart: list[float] = Field(default_factory=list)
+    drift_per_min: float | None = None
+    drift_error_per_min: float | None = None
     reason: str | None = None
 
     @property
@@ -173,40 +128,38 @@ class Budget(Stored):
         own = (entry for entry in self.entries if entry.kind == "B" and entry.name != self.ROOM)
         return hypot(*(entry.standard_uncertainty for entry in own))
 
+    def apart(self, other: Budget) -> float:
+        """Return the standard uncertainty of the logarithm of two figures' ratio that restarts on one board hide.
+
+        Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle.
+        """
+        mix = (budget.entry(self.MIX) for budget in (self, other))
+        warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH)) and entry.correction]
+        shared = hypot(TEMPERATURE_SENSITIVITY * TIME_CONSTANT_S[1] / TIME_CONSTANT_S[0], TEMPERATURE_COEFFICIENT[1])
+        shared /= TEMPERATURE_COEFFICIENT[0]
+        own = (sqrt(max(0.0, each.standard_uncertainty**2 - (shared * each.correction) ** 2)) for each in warmth)
+        gap = shared * abs(sum(each.correction * (-1) ** at for at, each in enumerate(warmth)))
+        return hypot(gap, *own, *(entry.standard_uncertainty for entry in mix if entry))
+
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
-class _Fit(NamedTuple):
-    """What J/token depends on within windows, at one temperature.
-
-    Attributes:
-        kinds: Kinds of work that were declared and reported.
-        slopes: Relative change of J/token per relative change of each kind; shape (k,).
-        covariance: Of the slopes; shape (k, k).
-        scatter: Relative standard uncertainty of each window's mean, from its blocks; shape (windows,).
-    """
-
-    kinds: tuple[str, ...]
-    slopes: Floats
-    covariance: Floats
-    scatter: Floats
-
-
-def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool = False) -> Budget:
+def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool = False, alike: float = 1.0) -> Budget:
     """Return the budget of the windows of each restart.
 
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
         whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all, not of the long run.
+        alike: By how much it widens the variance of the mean of all requests that restarts send the same prompts.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
     windows = [window for restart in restarts for window in restart]
     tokens = np.array([window.output_tokens for window in windows])
     shares, known = tokens / tokens.sum(), all(window.knows_warmth for window in windows)
-    fit = _fitted(windows, known=known)
+    fit = fitted(windows, known=known)
     off = np.array([[window.off_by(kind) for kind in fit.kinds] for window in windows]).reshape(len(windows), -1)
     mean_c = np.array([window.mean_c if known else 0.0 for window in windows])
     remaining_c, uncertainty_c = _remaining_warming(windows, shares) if known else (0.0, UNKNOWN_WARMING_C)
@@ -216,8 +169,9 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     weights = np.bincount(number, tokens)
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
+    of_blocks = sum(len(window.block_s) - 1 for window in windows)
     entries = [
-        _restarts_entry(values, within, sum(len(window.block_s) - 1 for window in windows)),
+        _restarts_entry(values, within, of_blocks),
         Entry(
             name=Budget.ROOM,
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
@@ -229,6 +183,17 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             found="brackets of counter changes and the counters' lag at the windows' ends",
         ),
     ]
+    if alike > 1 and of_blocks:
+        entries.append(
+            Entry(
+                name=Budget.PROMPTS,
+                standard_uncertainty=sqrt((alike - 1) * float(within @ within)) / len(within),
+                kind="A",
+                distribution="t",
+                degrees_of_freedom=of_blocks / len(within),
+                found="all restarts send the same prompts, a draw of the list; from blocks within them",
+            )
+        )
     if not whole:
         lead_in_s = min(window.lead_in_s for window in windows)
         entries[1:1] = [
@@ -240,7 +205,16 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
                 found=f"{lead_in_s:.0f} s of work before the first window",
             ),
         ]
-    return _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+    found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+    if whole or min(len(window.block_s) for window in windows) < LEAST_BLOCKS:
+        return found
+    slopes, error = slopes_of(windows, shares, fit.residuals)
+    if len(slopes) >= LEAST_RESTARTS:
+        error = max(error, float(np.std(slopes, ddof=1)) / sqrt(len(slopes)))
+    if known:
+        warming, _ = slopes_of(windows, shares, [window.block_c for window in windows])
+        error = hypot(error, TEMPERATURE_COEFFICIENT[1] * float(shares @ warming))
+    return found.model_copy(update={"drift_per_min": float(shares @ slopes) * 60, "drift_error_per_min": error * 60})
 
 
 def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float, float]:
@@ -250,20 +224,12 @@ def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float
     a window has the slope at the window's middle (to 3 %). Its error is that of a linear regression, widened for
     autocorrelation.
     """
-    slopes, squares, residuals = [], [], []
-    for window in windows:
-        middles_s = np.cumsum(window.block_s) - window.block_s / 2
-        middles_s -= middles_s.mean()
-        squares.append(middles_s @ middles_s)
-        slopes.append(middles_s @ window.block_c / squares[-1])
-        residuals.append(window.block_c - window.block_c.mean() - slopes[-1] * middles_s)
-    noise = sum(float(part @ part) for part in residuals) / sum(len(part) - 2 for part in residuals)
-    error = sqrt(noise * _inflation(residuals) * float(shares**2 @ (1 / np.array(squares))))
+    slopes, error = slopes_of(windows, shares, [window.block_c for window in windows])
     slope, (constant_s, uncertainty_s) = float(shares @ slopes), TIME_CONSTANT_S
     return max(0.0, slope) * constant_s, hypot(slope * uncertainty_s, error * constant_s)
 
 
-def _mix_entry(fit: _Fit, off: Floats) -> Entry:
+def _mix_entry(fit: Fit, off: Floats) -> Entry:
     """Return the entry for the mix of work, by how much each kind of `fit` is off its declared amount."""
     told = zip(fit.kinds, off, fit.slopes, strict=False)
     each = [
@@ -284,7 +250,7 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
     per_c, error = TEMPERATURE_COEFFICIENT
     below = f"{remaining_c:.1f} ± {uncertainty_c:.1f} °C below a settled board"
     return Entry(
-        name="warmth",
+        name=Budget.WARMTH,
         correction=per_c * remaining_c,
         standard_uncertainty=hypot(TEMPERATURE_SENSITIVITY * uncertainty_c, error * remaining_c),
         found=f"{below}, {per_c * 100:.2f} ± {error * 100:.2f} % per °C" if known else NO_SLOPE,
@@ -350,48 +316,3 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
         expanded=expanded,
         interval=Interval.around(value, expanded),
     )
-
-
-def _fitted(windows: Sequence[Window], *, known: bool) -> _Fit:
-    """Fit J/token of blocks, about each window's own mean, to their mix, from a prior on each slope.
-
-    Blocks weigh as many tokens as they hold, and are reduced to the window's mean temperature where it is `known`. What
-    is left scatters with an autocorrelation that widens everything.
-
-    Source: linear regression with normal priors (ridge); effective size of a series, (1 − ρ) ÷ (1 + ρ).
-    """
-    kinds = tuple(kind for kind in SHARES if all(kind in window.declared and kind in window.work for window in windows))
-    priors = np.array([SHARES[kind] for kind in kinds]).reshape(-1, 2)
-    tables = []
-    for window in windows:
-        rate = window.block_j / window.block_tokens
-        mean = window.block_j.sum() / window.block_tokens.sum()
-        work = [window.work[kind] / window.block_tokens / window.declared[kind] for kind in kinds]
-        warmth = TEMPERATURE_COEFFICIENT[0] * (window.block_c - window.mean_c) if known else 0.0
-        weight = window.block_tokens / window.block_tokens.mean()
-        about = [part - np.average(part, weights=weight) for part in (*work, rate / mean - warmth)]
-        tables.append(np.column_stack(about) * np.sqrt(weight)[:, None])
-    stacked = np.concatenate(tables)
-    slopes, covariance = priors[:, 0], np.diag(priors[:, 1] ** 2)
-    degrees_of_freedom = len(stacked) - len(windows) - len(priors)
-    # How much scatters, and so how far the prior counts, follows from the slopes: three rounds settle both.
-    for _ in range(3 if degrees_of_freedom >= LEAST_DEGREES_OF_FREEDOM else 0):
-        parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
-        squares = sum(float(part @ part) for part in parts)
-        noise = squares / degrees_of_freedom * _inflation(parts) + np.finfo(float).tiny
-        covariance = np.linalg.inv(stacked[:, :-1].T @ stacked[:, :-1] / noise + np.diag(priors[:, 1] ** -2.0))
-        slopes = covariance @ (stacked[:, :-1].T @ stacked[:, -1] / noise + priors[:, 0] / priors[:, 1] ** 2)
-    parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
-    inflation = _inflation(parts)
-    scatter = [sqrt(float(part @ part) / max(1, len(part) - 1) / len(part) * inflation) for part in parts]
-    if PROMPTS in kinds and CONTEXT not in kinds:
-        covariance[0, 0] += UNTOLD_SHARE**2
-    return _Fit(kinds, slopes, covariance, np.array(scatter))
-
-
-def _inflation(parts: Sequence[Floats]) -> float:
-    """Return by how much the autocorrelation of neighbouring blocks widens the variance of a mean; 1 or more."""
-    products = sum(float(part[1:] @ part[:-1]) for part in parts)
-    squares = sum(float(part @ part) for part in parts)
-    correlation = min(max(products / squares if squares else 0.0, 0.0), MAX_CORRELATION)
-    return (1 + correlation) / (1 - correlation)

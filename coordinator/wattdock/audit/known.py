@@ -5,14 +5,19 @@ from __future__ import annotations
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 
+# Largest change of J/token per minute: in 5 minutes it makes the 2 % by which a figure may be uncertain. And how many
+# of its standard errors chance may make.
+MAX_DRIFT_PER_MIN, CHANCE = 0.004, 3.0
+
 CHECKS = Checklist[AuditInput]()
 
 
 @CHECKS.check(
     "measured window",
     question="known",
-    threshold="steady state after a lead-in, in every restart",
-    source="energy.windows: while the engine was full, or whole rounds",
+    threshold="steady state after a lead-in, in every restart; in it J/token changes by at most "
+    f"{MAX_DRIFT_PER_MIN:.1%} a minute, or {CHANCE:g} standard errors of that if these are more",
+    source="energy.windows: while the engine was full, or whole rounds; budget.drift_per_min",
     remedy="set warmup.profile=lead-in and workload.min_duration_s (wattdock run --publishable FILE does)",
 )
 def window_steady(inputs: AuditInput) -> Outcome:
@@ -29,9 +34,19 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if inputs.config.warmup.profile != "lead-in":
         return Outcome("fail", f"{figure}, without a lead-in")
     if summary.headline == "steady_state":
-        return Outcome("pass", figure)
+        return _without_drift(inputs, figure)
     reasons = (window.reason for window in summary.passes if window.window == "steady_state" and window.reason)
     return Outcome("fail", f"the whole run, its beginning included: {next(reasons, 'no steady state')}")
+
+
+def _without_drift(inputs: AuditInput, figure: str) -> Outcome:
+    """Return whether J/token still changes as the engine runs, beyond mix and temperature: it does not stay."""
+    budget = inputs.result.budget
+    if budget is None or (drift := budget.drift_per_min) is None or (error := budget.drift_error_per_min) is None:
+        return Outcome("pass", figure)
+    failed = abs(drift) > max(MAX_DRIFT_PER_MIN, CHANCE * error)
+    told = f"{figure}; J/token changes by {drift:+.2%} ± {error:.2%} a minute"
+    return Outcome(verdict(failed=failed), told, remedy="set a longer warmup.lead_in_s: the engine is not settled")
 
 
 @CHECKS.check(

@@ -152,15 +152,19 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
 
 
 def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
-    """Return the standard uncertainty of the ratio's logarithm that restarts do not show; 0 on the same boards.
+    """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
 
-    It is of joules only, by the budgets: warmth, first seconds, mix and timing of each board.
+    It is of joules only, by the budgets: on the same boards of the slopes that each result fitted, on others of warmth,
+    first seconds, mix and timing.
     """
     sides = (first, second)
     boards = [{frozenset(row.result.environment.gpu_uuids) for row in side if row.result.environment} for side in sides]
-    if quantity != statistics.ENERGY or boards[0] == boards[1]:
+    if quantity != statistics.ENERGY:
         return 0.0
-    return hypot(*(max(row.result.budget.unshown if row.result.budget else 0.0 for row in side) for side in sides))
+    budgets = [[row.result.budget for row in side if row.result.budget] for side in sides]
+    if boards[0] == boards[1]:
+        return max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0)
+    return hypot(*(max((budget.unshown for budget in side), default=0.0) for side in budgets))
 
 
 def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:

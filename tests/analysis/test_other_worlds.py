@@ -1,0 +1,178 @@
+"""What a budget says of worlds that it was not made for: engines that settle for minutes, lists sent anew, two states.
+
+`docs/measurements/budget.md` tells what these tests show.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from seams.analysis import Budget, Window, budget, paired_difference
+from seams.audit import CHANCE, MAX_DRIFT_PER_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    # Draws a world: the joules of a token at each second of one restart, and their mean in the long run.
+    World = Callable[[np.random.Generator], tuple[Callable[[np.random.Generator], Floats], float]]
+
+LEAD_IN_S, WINDOW_S, BLOCK_S, RESTARTS, SEEDS = 45, 40, 2, 3, 200
+AT_S = np.arange(0, LEAD_IN_S + WINDOW_S, 0.5)
+
+
+def window(block_j: Floats, block_c: Floats | None = None) -> Window:
+    """Return a window of blocks of 2 s and one token each."""
+    return Window(
+        total_j=float(block_j.sum()),
+        output_tokens=len(block_j),
+        timing_j=0.005,
+        lead_in_s=LEAD_IN_S,
+        block_s=np.full(len(block_j), float(BLOCK_S)),
+        block_j=block_j,
+        block_tokens=np.ones(len(block_j)),
+        block_c=np.full(len(block_j), 60.0) if block_c is None else block_c,
+    )
+
+
+def measured(joules: Callable[[np.random.Generator], Floats], random: np.random.Generator) -> Budget:
+    """Return the budget of three restarts, with 0.4 % of noise a second and 0.1 % between restarts."""
+    restarts = []
+    for _ in range(RESTARTS):
+        blocks = joules(random)[AT_S >= LEAD_IN_S].reshape(-1, 2 * BLOCK_S).mean(axis=1)
+        noise = random.normal(0, 0.004 / sqrt(BLOCK_S), len(blocks)) + random.normal(0, 0.001)
+        restarts.append([window(blocks * (1 + noise))])
+    return budget(restarts)
+
+
+def judged(world: World) -> tuple[float, float, float]:
+    """Return which share of intervals hold the truth, how many are refused, and the largest error of the others."""
+    held, refused, worst = 0, 0, 0.0
+    for seed in range(SEEDS):
+        random = np.random.default_rng(seed)
+        joules, true_j = world(random)
+        found = measured(joules, random)
+        assert found.interval
+        assert found.expanded
+        assert found.drift_per_min is not None
+        assert found.drift_error_per_min is not None
+        held += found.interval.low <= true_j <= found.interval.high
+        drifts = abs(found.drift_per_min) > max(MAX_DRIFT_PER_MIN, CHANCE * found.drift_error_per_min)
+        if drifts or found.expanded > 0.02:
+            refused += 1
+        else:
+            worst = max(worst, abs(found.energy_per_unit_j / true_j - 1))
+    return held / SEEDS, refused / SEEDS, worst
+
+
+def steady(_: np.random.Generator) -> tuple[Callable[[np.random.Generator], Floats], float]:
+    return lambda _: np.ones(len(AT_S)), 1.0
+
+
+def settling(shortest_s: float, longest_s: float) -> World:
+    """1 to 4 % more or fewer joules at the begin of each process, which are gone in the long run."""
+
+    def world(random: np.random.Generator) -> tuple[Callable[[np.random.Generator], Floats], float]:
+        by, settles_s = random.uniform(0.01, 0.04) * random.choice([-1, 1]), random.uniform(shortest_s, longest_s)
+        return lambda _: 1 + by * np.exp(-AT_S / settles_s), 1.0
+
+    return world
+
+
+def periodic(shortest_s: float, longest_s: float, *, by_age: bool) -> World:
+    """For 0.5 to 2 s of each period 20 to 100 % more joules; by the age of the process, or whenever it is due."""
+
+    def world(random: np.random.Generator) -> tuple[Callable[[np.random.Generator], Floats], float]:
+        period_s, lasts_s, by = random.uniform(shortest_s, longest_s), random.uniform(0.5, 2), random.uniform(0.2, 1)
+        same_s = random.uniform(0, period_s)
+
+        def joules(own: np.random.Generator) -> Floats:
+            since_s = (AT_S + (same_s if by_age else own.uniform(0, period_s))) % period_s
+            # Of each half second, the part in which it goes on.
+            return 1 + by * (np.clip(lasts_s - since_s, 0, 0.5) + np.clip(since_s + 0.5 - period_s, 0, 0.5)) * 2
+
+        return joules, 1 + by * lasts_s / period_s
+
+    return world
+
+
+def two_states(random: np.random.Generator) -> tuple[Callable[[np.random.Generator], Floats], float]:
+    """Half of the restarts need 1 to 5 % more."""
+    by = random.uniform(0.01, 0.05)
+    return lambda own: np.full(len(AT_S), 1 + by * (own.random() < 0.5)), 1 + by / 2
+
+
+@pytest.mark.parametrize(
+    ("world", "held", "refused", "worst"),
+    [
+        (steady, (0.95, 1), (0, 0.02), 0.005),
+        (periodic(7, 30, by_age=True), (0.95, 1), (0.3, 0.8), 0.02),
+        (periodic(7, 30, by_age=False), (0.95, 1), (0.3, 0.8), 0.02),
+        (periodic(30, 60, by_age=False), (0.95, 1), (0.2, 0.7), 0.025),
+        # Beyond what windows, or so few restarts, can tell.
+        (periodic(60, 120, by_age=False), (0.75, 0.95), (0, 0.6), 0.03),
+        (periodic(60, 120, by_age=True), (0.4, 0.7), (0, 0.6), 0.04),
+        (two_states, (0.6, 0.9), (0.4, 0.8), 0.03),
+        # Their intervals do not hold the truth, and what is accepted is off by little.
+        (settling(30, 60), (0, 0.3), (0.6, 1), 0.012),
+        (settling(60, 150), (0, 0.2), (0.6, 1), 0.025),
+        # So slow a change is not seen.
+        (settling(150, 600), (0, 0.1), (0.1, 0.6), 0.04),
+    ],
+)
+def test_worlds_that_are_told_and_worlds_that_are_not(
+    world: World, held: tuple[float, float], refused: tuple[float, float], worst: float
+) -> None:
+    """How often intervals hold the figure of the long run, how often it is refused, and how far the others are off."""
+    found = judged(world)
+    assert held[0] <= found[0] <= held[1], found
+    assert refused[0] <= found[1] <= refused[1], found
+    assert found[2] <= worst, found
+
+
+@pytest.mark.parametrize(("alike", "least", "most"), [(3.0, 0.93, 1.0), (1.0, 0.6, 0.85)])
+def test_a_list_that_every_restart_sends_is_one_draw(alike: float, least: float, most: float) -> None:
+    """Prompts that cost 2 % more or less a block, the same in each restart: as three draws, too many miss the truth."""
+    held = 0
+    for seed in range(SEEDS):
+        random = np.random.default_rng(seed)
+        same = 1 + random.normal(0, 0.02, WINDOW_S // BLOCK_S)
+        restarts = [[window(same * (1 + random.normal(0, 0.003, len(same))))] for _ in range(RESTARTS)]
+        found = budget(restarts, alike=alike)
+        assert found.interval
+        held += found.interval.low <= 1 <= found.interval.high
+        assert bool(found.entry(Budget.PROMPTS)) == (alike > 1)
+    assert least <= held / SEEDS <= most
+
+
+def test_arms_that_do_not_differ_seldom_do_though_each_fits_its_own_slope_of_temperature() -> None:
+    """Readings scatter by 1.8 °C: each arm's warmth is off by its own, which its restarts share."""
+    random, shown, hidden = np.random.default_rng(7), 0, 0
+    for _ in range(SEEDS):
+        arms = []
+        for _ in range(2):
+            levels = 1 + random.normal(0, 0.0005, RESTARTS)
+            blocks = np.ones(WINDOW_S // BLOCK_S)
+            arms.append(budget([[window(level * blocks, random.normal(60, 1.8, len(blocks)))] for level in levels]))
+        pairs = list(zip(arms[0].per_restart, arms[1].per_restart, strict=True))
+        shown += paired_difference(pairs, known=arms[0].apart(arms[1])).p_value < 0.05
+        hidden += paired_difference(pairs).p_value < 0.05
+    assert shown <= 0.07 * SEEDS
+    assert hidden >= 0.12 * SEEDS
+
+
+def test_a_change_of_joules_is_told_by_the_minute_and_warmth_is_none() -> None:
+    """0.06 % a block of 2 s are 1.8 % a minute; as much by 0.06 % per °C is the temperature's."""
+    blocks = np.arange(20.0)
+    rising = budget([[window(exp(0.01) * (1 + 0.0006 * (blocks - 9.5)))]] * 3)
+    assert rising.drift_per_min == pytest.approx(0.018)
+    warming = budget([[window(1 + 0.0006 * (blocks - 9.5), 60 + blocks)]] * 3)
+    assert warming.drift_per_min == pytest.approx(0, abs=1e-4)
+    # A coefficient of temperature is known to half of itself.
+    assert warming.drift_error_per_min == pytest.approx(0.009, rel=0.01)
+    assert budget([[window(np.ones(2))]] * 3).drift_per_min is None
