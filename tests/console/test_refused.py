@@ -54,7 +54,6 @@ def assert_one_clear_line(done: CompletedProcess[str], code: int, *words: str) -
         ((*FAKE, "--prompts", "bundled"), CONFIG, ("tokenizer", "synthetic")),
         ((*FAKE, "--set", "workload.seed"), CONFIG, ("NAME=VALUE",)),
         ((*FAKE, "--set", "workload.sede=1"), CONFIG, ("sede", "seed")),
-        ((*FAKE, "--set", "runner_python=/bin/true"), PREFLIGHT, ("/bin/true",)),
         (SHAPE_FP8, CONFIG, ("vllm.quantization: fp8",)),
         (DRAWN_DRAFT, CONFIG, ("vllm.speculative_config.model: shape:tiny-llama", "with weights")),
         ((*SPLIT, "--set", "workload.batch_size=3"), CONFIG, ("batch_size: 3", "data_parallel_size: 2")),

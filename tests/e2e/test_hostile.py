@@ -49,9 +49,9 @@ def test_a_plan_executes_nothing_that_the_study_names(planted: Command) -> None:
 
 
 def test_what_a_run_executes_gets_nothing_of_the_callers_secrets(planted: Command) -> None:
-    """Neither the trial of the interpreter nor the runner; what an engine needs gets through."""
+    """The runner does not; what an engine needs gets through."""
     done = as_written(planted, "run", "x.yaml", *SMALL[4:])
     assert done.returncode == 0, done.stderr
     seen = (planted.folder / "seen").read_text()
-    assert seen.count("OMP_NUM_THREADS=1") == 2, "once for the trial, once for the runner"
+    assert seen.count("OMP_NUM_THREADS=1") == 1, "no trial comes before the runner"
     assert VALUE not in seen

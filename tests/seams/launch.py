@@ -34,7 +34,6 @@ from wattdock.launch.packages import PackageLock, note_installed
 from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import (
     REPO,
-    check_python,
     container_variables,
     engine_settings,
     find_python,
@@ -64,7 +63,6 @@ __all__ = [
     "build",
     "build_image",
     "build_labels",
-    "check_python",
     "connect",
     "container_variables",
     "create_arguments",

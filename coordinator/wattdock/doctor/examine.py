@@ -60,7 +60,6 @@ def examine(
             [plan] = preflight([config], output_dir=output_dir, home=home)
             if isinstance(plan, WattdockError):
                 raise plan
-            plan.launch.check()
             yield from _engine(plan, say)
         except WattdockError as error:
             yield Outcome.of_error(error, "see above").named(config.backend)

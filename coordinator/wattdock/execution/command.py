@@ -20,7 +20,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import Cause, RunnerError
-from wattdock.execution.failures import logged_cause
+from wattdock.execution.failures import MOST_SAID, logged_cause
 from wattdock.host import processes
 from wattdock.metering import Span
 from wattdock.opening import open_data
@@ -43,8 +43,6 @@ POLL_S, LOOK_S = 0.02, 0.5
 LISTS_PER_RUN = 50
 # Characters of a line without an end in which a step is looked for.
 MOST_LINE = 10_000
-# Most characters of the line of output that says why a command failed.
-MOST_SAID = 300
 # Bytes of output that are passed on at once, and characters in which the cause of a failure is looked for.
 CHUNK_BYTES = 1 << 16
 LINE_END = re.compile(r"\r?\n|\r(?!\Z|\n)")

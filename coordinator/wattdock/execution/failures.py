@@ -6,6 +6,7 @@ Engines share no classes of errors, and a process that died says nothing: only t
 from __future__ import annotations
 
 import re
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ExitCode, LaunchError, MeterError, RunnerError, WattdockError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from wattdock.execution.recording import Recording
     from wattdock.metering import Meter
 
+# Most characters of the line of a log that says why a process died.
+MOST_SAID = 300
 SEE_DOCTOR = "`wattdock doctor` says what to do"
 SEE_LOG = (
     "the runner's log holds its last words; an empty log means that it was killed, by a person or by the kernel's "
@@ -90,6 +93,8 @@ def failure_of(error: BaseException, stage: str, *, log: str = "") -> Failure:
         message, exit_code, cause = str(error), error.exit_code, error.cause
         if isinstance(error, LaunchError | RunnerError):
             cause = cause_of(error, log)
+            if error.cause is Cause.RUNNER and log.strip():
+                message += f"; its log ends: {shorten(log.strip().splitlines()[-1], MOST_SAID)}"
     return Failure(
         kind=kind,
         message=message,

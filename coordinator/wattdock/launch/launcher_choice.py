@@ -5,7 +5,6 @@ Must not know: any launcher's file.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
 from wattdock.launch.environment import Environment
 from wattdock.launch.keeper import memory_bytes
-from wattdock.launch.runners import check_python, process_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -77,16 +75,6 @@ class LauncherChoice:
         folders.make_own(folders.engine_cache(folders.wattdock_home()))
         with self.opened(self, on_gpu=on_gpu, say=say) as launcher:
             yield launcher
-
-    def check(self) -> None:
-        """Try the interpreter that the user named, if any: the first that is executed of what a study's file names.
-
-        Raises:
-            PreflightError: It cannot run a runner.
-        """
-        if self.python and self.runner_dir:
-            variables = process_variables(self.runner_dir, (), os.environ, keep_pythonpath=True)
-            check_python(self.python, variables)
 
     def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path | None]:
         """Return a block that yields the interpreter of runners that are processes, its packages checked if locked.

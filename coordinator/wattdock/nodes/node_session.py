@@ -112,7 +112,6 @@ class NodeSession:
         for plan in preflight(configs, output_dir=self._scratch, home=folders.wattdock_home()):
             if not isinstance(plan, ExecutionPlan):
                 raise plan
-            plan.launch.check()
             self._plans.append(replace(plan, job=job_here()))
         self._held = self._stack.enter_context(leased(self._plans, HERE, self._emit))
         planned = [json_text(_planned(plan).model_dump(mode="json")) for plan in self._plans]

@@ -370,8 +370,6 @@ def plan_study(
         if not isinstance(checked, ExecutionPlan):
             raise checked
         plans.append(replace(checked, job=job))
-    for launch in {plan.launch.python: plan.launch for plan in plans}.values():
-        launch.check()
     # An error's line is the first.
     for line in removed:
         say(line)
