@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs.blocks import blocks
-from seams.launch import DEFAULT_ENGINE
 
 from wattdock.host import GpuInventory
 
@@ -39,7 +38,7 @@ def no_pytorch() -> str | None:
 
 
 def no_engine() -> str | None:
-    address = os.environ.get("DOCKER_HOST", DEFAULT_ENGINE).removeprefix("unix://")
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     with socket.socket(socket.AF_UNIX) as asked:
         try:
             asked.connect(address)

@@ -6,7 +6,6 @@ from wattdock.launch.container import Bind, create_arguments, model_binds
 from wattdock.launch.docker import DockerLauncher, explained
 from wattdock.launch.engine import (
     BASE_NAME_LABEL,
-    DEFAULT_ENGINE,
     Engine,
     Image,
     connect,
@@ -43,7 +42,6 @@ from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variab
 
 __all__ = [
     "BASE_NAME_LABEL",
-    "DEFAULT_ENGINE",
     "KEEPER",
     "NOT_COMMITTED",
     "NOT_PUSHED",

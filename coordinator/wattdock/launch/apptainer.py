@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError, PreflightError
-from wattdock.files import expanded, locked
+from wattdock.files import expanded
 from wattdock.host import folders, processes
 from wattdock.launch import container
 from wattdock.launch.engine import BASE_DIGEST_LABEL, REVISION_LABEL, Engine, Image, NoContainersError
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("apptainer", "singularity")
 REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
-# How long to wait for another command that makes the file of an image.
-WAIT_S = 3600
+# Name of an image's file, in a folder that is named by the image's digest.
+IMAGE_FILE = "image.sif"
 # Where the program keeps its files; other variables of its own are options, or binds.
 PLACES = r"(APPTAINER|SINGULARITY)_(CACHEDIR|TMPDIR|CONFIGDIR)"
 # How it reaches a registry; not for `exec`, whose --cleanenv lets proxies' addresses in, with their logins.
@@ -107,27 +107,23 @@ def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
     """Return the file that containers of an image are started from; one that is not a file yet is made in `folder`.
 
     Raises:
-        LaunchError: The registry has no such image or does not answer, or there is no room.
+        LaunchError: The registry has no such image or does not answer.
+        PreflightError: There is no room, or another command takes too long to make it.
     """
     if not (image.digest or image.name.startswith(ARCHIVE)):
         return file_of(image.name)
     source = f"{REGISTRY}{image.digest}" if image.digest else f"{ARCHIVE}{file_of(image.name)}"
-    file = folder / f"{image.id.removeprefix('sha256:')}.sif"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        with locked(file.with_suffix(".lock"), wait_s=WAIT_S, say=say) as lock_fd:
-            if not file.exists():
-                say(f"making {file} of {image.name}, once")
-                made = file.with_suffix(".part")
-                # The command holds the lock until it has ended, even if this process is killed.
-                done = _run(image.engine.address, "pull", "--force", str(made), source, fds=(lock_fd,))
-                if done.returncode:
-                    last = done.stderr.strip().rpartition("\n")[2]
-                    raise LaunchError(f"cannot get {image.name}: {withheld(last) or f'code {done.returncode}'}")
-                made.rename(file)
-    except OSError as error:
-        raise LaunchError(f"cannot make {file}: {error.strerror}", "make room, or set WATTDOCK_HOME") from error
-    return file
+    target = folder / image.id.removeprefix("sha256:")
+
+    def build(scratch: Path) -> None:
+        say(f"making {target / IMAGE_FILE} of {image.name}, once")
+        done = _run(image.engine.address, "pull", str(scratch / IMAGE_FILE), source)
+        if done.returncode:
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise LaunchError(f"cannot get {image.name}: {withheld(last) or f'code {done.returncode}'}")
+
+    folders.build_once(target, build, progress=say)
+    return target / IMAGE_FILE
 
 
 class ApptainerLauncher:
@@ -176,11 +172,9 @@ def _mount(bind: Bind) -> str:
     return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
-def _run(*command: str, fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
     env = processes.child_environment(os.environ, REGISTRY_ACCESS)
-    return subprocess.run(
-        command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False, pass_fds=fds
-    )
+    return subprocess.run(command, cwd=os.sep, env=env, capture_output=True, text=True, errors="replace", check=False)
 
 
 @cache

@@ -7,7 +7,6 @@ holds the lock on the folder that its containers' labels name; a process id woul
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http
 import os
 import socket
@@ -18,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import host_clock
 from wattdock.errors import Cause, LaunchError, PreflightError
-from wattdock.files import MAX_JSON_BYTES, is_held
+from wattdock.files import is_held
 from wattdock.host import folders
-from wattdock.opening import read_regular
-from wattdock.text import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PROBE_TIMEOUT_S = 3
 # Creating a container of a large image on a busy disk takes seconds.
 CALL_TIMEOUT_S = 120
@@ -122,31 +118,21 @@ def engine_address() -> str:
     Raises:
         NoContainersError: The context names no engine.
 
-    Source: Docker CLI 28, `resolveContextName` in cli/command/cli.go (DOCKER_HOST, DOCKER_CONTEXT, `currentContext`);
-        cli/context/store: a context's folder is named by the SHA-256 of the context's name.
+    Source: Docker CLI 28, `resolveContextName` in cli/command/cli.go: DOCKER_HOST, DOCKER_CONTEXT, `currentContext`.
     """
     if address := os.environ.get("DOCKER_HOST"):
         return address
-    folder = Path(os.environ.get("DOCKER_CONFIG") or f"{os.environ.get('HOME', '')}/.docker")
-    context = os.environ.get("DOCKER_CONTEXT") or _entry(folder / "config.json", "currentContext") or "default"
-    if context == "default":
-        return DEFAULT_ENGINE
-    meta = folder / "contexts" / "meta" / hashlib.sha256(os.fsencode(str(context))).hexdigest() / "meta.json"
-    if address := _entry(meta, "Endpoints", "docker", "Host"):
-        return str(address)
+    # Slow to import, and needed only where the command `docker` is configured by its files.
+    from docker.context import ContextAPI
+    from docker.context.config import get_current_context_name
+
+    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    context = ContextAPI.get_context(name)
+    if context and context.Host:
+        return str(context.Host)
     raise NoContainersError(
-        f"Docker's context {context!r} names no engine", "choose one that `docker context ls` lists, or set DOCKER_HOST"
+        f"Docker's context {name!r} names no engine", "choose one that `docker context ls` lists, or set DOCKER_HOST"
     )
-
-
-def _entry(file: Path, *keys: str) -> Any:
-    """Return what a file of JSON holds under these keys; None where there is no such file, or no such key in it."""
-    value: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        value = from_json(read_regular(file, limit_bytes=MAX_JSON_BYTES, follow=True))
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str | None = None) -> Image:
