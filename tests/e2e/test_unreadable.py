@@ -22,9 +22,8 @@ CACHED = f"models--a--b/snapshots/{COMMIT}"
         ("m/model.safetensors", "m", "cannot read {}/m/model.safetensors: Permission denied; see that this user"),
         ("m/tokenizer.json", "m", "cannot read {}/m/tokenizer.json: Permission denied; see that this user"),
         ("m", "m/x.gguf", "cannot read {}/m/x.gguf: Permission denied; see that this user may read it"),
-        ("models--a--b", "models--a--b", "cannot read {}/models--a--b: Permission denied; "),
-        ("models--a--b/snapshots", "models--a--b", "cannot read {}/models--a--b: Permission denied; "),
-        (CACHED, "models--a--b", "cannot read {}/models--a--b: Permission denied; "),
+        ("models--a--b", CACHED, f"cannot read {{}}/{CACHED}: Permission denied; "),
+        (CACHED, CACHED, f"cannot read {{}}/{CACHED}: Permission denied; "),
     ],
 )
 def test_what_this_user_may_not_read_of_a_model_is_named(wattdock: Command, closed: str, named: str, line: str) -> None:
@@ -38,14 +37,3 @@ def test_what_this_user_may_not_read_of_a_model_is_named(wattdock: Command, clos
     (wattdock.folder / closed).chmod(0o755)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
     assert line.format(wattdock.folder) in done.stderr
-
-
-def test_a_cache_whose_main_branch_is_unreadable_gives_its_only_snapshot(wattdock: Command) -> None:
-    """Nothing else can be meant."""
-    tiny.write(wattdock.folder / CACHED)
-    main = wattdock.folder / "models--a--b/refs/main"
-    main.parent.mkdir()
-    main.write_text(COMMIT)
-    main.chmod(0)
-    planned = wattdock("plan", "--backend", "pytorch", "--prompts", "synthetic", "--model", "./models--a--b")
-    assert planned.returncode == 0, planned.stderr

@@ -24,7 +24,7 @@ from wattdock_runner.messages import load_order_from
 REPO = Path(__file__).resolve().parents[2]
 WHOLE, INDEX, A, B = "model.safetensors", "model.safetensors.index.json", "a.safetensors", "b.safetensors"
 CONSOLIDATED = "consolidated.00.safetensors"
-COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
+COMMIT = "0123456789abcdef" * 2 + "01234567"
 Content = dict[str, bytes]
 
 
@@ -189,54 +189,33 @@ def test_weights_in_parts_are_added_up(tmp_path: Path) -> None:
     assert (parts.parameters, parts.bytes) == (3 * whole.parameters, 3 * whole.bytes)
 
 
-def cache(root: Path, commits: tuple[str, ...], main: str | None) -> Path:
-    """Write a model as the hub's client does: snapshots of links into a folder of blobs."""
+def cache(root: Path) -> Path:
+    """Write a model as the hub's client does, a snapshot of links into a folder of blobs; return the snapshot."""
     repo = root / "models--owner--some-name"
-    for commit in commits:
-        for number, (name, data) in enumerate(tiny.files().items()):
-            blob, link = repo / "blobs" / str(number), repo / "snapshots" / commit / name
-            for file in (blob, link):
-                file.parent.mkdir(parents=True, exist_ok=True)
-            blob.write_bytes(data)
-            link.symlink_to(f"../../blobs/{number}")
-    if main:
-        (repo / "refs").mkdir()
-        (repo / "refs/main").write_text(main)
-    return repo
+    for number, (name, data) in enumerate(tiny.files().items()):
+        blob, link = repo / "blobs" / str(number), repo / "snapshots" / COMMIT / name
+        for file in (blob, link):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(data)
+        link.symlink_to(f"../../blobs/{number}")
+    return repo / "snapshots" / COMMIT
 
 
 def resolved(path: Path) -> ModelFolder:
     return resolve_model(ModelSpec(path=path), home=path, progress=pytest.fail)
 
 
-@pytest.mark.parametrize(
-    ("commits", "main", "taken", "refused"),
-    [
-        ((COMMIT,), COMMIT, COMMIT, ""),
-        ((OTHER, COMMIT), COMMIT, COMMIT, ""),
-        ((COMMIT,), None, COMMIT, ""),
-        ((OTHER, COMMIT), None, "", f"{COMMIT} {OTHER} refs/main"),
-        ((OTHER,), COMMIT, "", f"{OTHER} refs/main {COMMIT}"),
-    ],
-)
-def test_a_model_in_the_hubs_cache_is_named_as_on_the_hub(
-    tmp_path: Path, commits: tuple[str, ...], main: str | None, taken: str, refused: str
-) -> None:
-    """By its snapshot, or by its repository's folder where that says which; the content still has its fingerprint."""
-    repo = cache(tmp_path, commits, main)
-    if refused:
-        with raises(ConfigError, repo, *refused.split()):
-            check_model(ModelSpec(path=repo))
-        return
-    plain = resolved(tiny.write(tmp_path / "plain"))
-    (tmp_path / "link").symlink_to(repo / "snapshots" / taken)
-    for path in (repo, repo / "snapshots" / taken, tmp_path / "link"):
+def test_a_snapshot_in_the_hubs_cache_is_named_as_on_the_hub(tmp_path: Path) -> None:
+    """By its own folder or a link to it; the content still has its fingerprint."""
+    snapshot, plain = cache(tmp_path), resolved(tiny.write(tmp_path / "plain"))
+    (tmp_path / "link").symlink_to(snapshot)
+    for path in (snapshot, tmp_path / "link"):
         model = resolved(path)
-        assert (model.name, model.path) == ("owner/some-name", repo / "snapshots" / taken)
-        assert model.revision == f"hub-cache:{taken}+{plain.revision}"
+        assert (model.name, model.path) == ("owner/some-name", snapshot)
+        assert model.revision == f"hub-cache:{COMMIT}+{plain.revision}"
         assert model.changes_since(plain.files) == ""
-    (repo / "blobs/2").write_bytes(tiny.weights(2.0))
-    assert resolved(repo).changes_since(plain.files) == "model.safetensors has changed"
+    (snapshot.parents[1] / "blobs/2").write_bytes(tiny.weights(2.0))
+    assert resolved(snapshot).changes_since(plain.files) == "model.safetensors has changed"
 
 
 @pytest.mark.parametrize("with_model", [False, True])

@@ -1,4 +1,4 @@
-"""Where a model that is given by its path lies: a folder, a download of the Hugging Face hub, or one GGUF file.
+"""Where a model that is given by its path lies: a folder, a snapshot in the Hugging Face hub's cache, or one GGUF file.
 
 Must not know: what a model's files hold.
 """
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import expanded
-from wattdock.opening import read_regular
-from wattdock.text import listed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,13 +51,13 @@ def locate(path: Path) -> Location:
     """Return where the model lies that a person gave this path for.
 
     Raises:
-        ConfigError: The path is that of a model in the hub's cache, and no snapshot there is the main branch's, or
-            no path can be so.
+        ConfigError: No path can be so.
         PreflightError: This user may not look there.
     """
     path = expanded(path).absolute()
     try:
-        place = _located(path)
+        is_file = path.suffix == ".gguf" and path.is_file()
+        place = Location(path.parent, path.name) if is_file else Location(path)
         # A look inside shows whether this user may enter, which `exists` of Python 3.14 hides.
         with suppress(FileNotFoundError, NotADirectoryError):
             (place.folder / "config.json").stat()
@@ -68,20 +66,3 @@ def locate(path: Path) -> Location:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
     return place
-
-
-def _located(path: Path) -> Location:
-    if path.suffix == ".gguf" and path.is_file():
-        return Location(path.parent, path.name)
-    if not (snapshots := path / "snapshots").is_dir() or (path / "config.json").exists():
-        return Location(path)
-    commits = sorted(folder.name for folder in snapshots.iterdir() if folder.is_dir())
-    main = commits[0] if len(commits) == 1 else ""
-    with suppress(OSError):
-        main = read_regular(path / "refs/main", limit_bytes=100).decode(errors="replace").strip()
-    if main not in commits:
-        what = f"refs/main names {main!r}" if main else "no refs/main says which to take"
-        raise ConfigError(
-            f"{path} holds {listed(commits) or 'no snapshot'}, and {what}", f"give {snapshots}/COMMIT, or download it"
-        )
-    return Location(snapshots / main)
