@@ -103,7 +103,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_free_gpu_and_names_what_is_wrong_
     sound = on(gpus, "doctor", "--gpus", "0", "--json")
     assert sound.returncode == 0, sound.stdout
     assert json.loads(sound.stdout)["sound"] is True
-    assert {"driver", "GPU 0 energy counter", "leases", "results folder", "CPU load"} <= checks_of(sound).keys()
+    assert {"driver", "GPU 0 energy counter", "leases", "CPU load"} <= checks_of(sound).keys()
     done = on(gpus, "doctor", "--gpus", "1,7")
     assert done.returncode == 3
     for line in (

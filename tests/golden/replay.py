@@ -96,10 +96,10 @@ def _plan(case: Plain) -> ExecutionPlan:
 def _launch(plain: Plain) -> LauncherChoice:
     image = None
     if inside := plain["containers"]:
-        gone = ("name", "image_store", "remapped", "selinux")
+        gone = ("name", "image_store", "remapped", "runtimes", "selinux")
         engine = {name: value for name, value in inside["engine"].items() if name not in gone}
         described = {name: value for name, value in inside["image"].items() if name != "platform"}
-        engine["runtimes"], described["digests"] = tuple(engine["runtimes"]), tuple(described["digests"])
+        described["digests"] = tuple(described["digests"])
         image = Image(Engine(**engine), **described)
     pin = Pin(**plain["pin"]) if plain["pin"] else None
     return LauncherChoice(plain["name"], plain["reason"], plain["change"], image, pin)

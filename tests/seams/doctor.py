@@ -2,7 +2,7 @@
 
 from wattdock.doctor import machine
 from wattdock.doctor.gpus import DRIVER, EACH_GPU, ExaminedGpu, energy_counter
-from wattdock.doctor.machine import MACHINE, ExaminedMachine, containers, cpu_load, governor, lease_folder
+from wattdock.doctor.machine import MACHINE, ExaminedMachine, cpu_load, governor, lease_folder
 
 __all__ = [
     "DRIVER",
@@ -10,7 +10,6 @@ __all__ = [
     "MACHINE",
     "ExaminedGpu",
     "ExaminedMachine",
-    "containers",
     "cpu_load",
     "energy_counter",
     "governor",

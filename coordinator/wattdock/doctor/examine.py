@@ -42,19 +42,15 @@ def examine(
         config: Which backend, which GPUs, how to start it.
         with_engine: Start the backend's runner and ask it too.
     """
-    has_gpus = False
     try:
         host_gpus = GpuInventory.here()
     except PreflightError as error:
         yield Outcome.of_error(error).named("driver", remedy="see that nvidia-smi works on this host")
     else:
-        has_gpus = bool(host_gpus.gpus)
         yield from DRIVER.run(host_gpus)
-        if has_gpus:
+        if host_gpus.gpus:
             yield from _gpus(config, host_gpus)
-    yield from MACHINE.run(
-        ExaminedMachine(output_dir, home, config.backend, needs_gpu=has_gpus, launcher=config.launcher)
-    )
+    yield from MACHINE.run(ExaminedMachine())
     if with_engine:
         try:
             [plan] = preflight([config], output_dir=output_dir, home=home)

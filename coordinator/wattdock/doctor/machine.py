@@ -1,4 +1,4 @@
-"""Checks on the rest of this machine: folders, leases, CPUs, containers."""
+"""Checks on the rest of this machine: leases, shared memory, CPUs."""
 
 from __future__ import annotations
 
@@ -8,35 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattdock.audit import OTHERS_SHARE, Checklist, Outcome
-from wattdock.host import folders, leases, processes
-from wattdock.launch import NoContainersError
-from wattdock.launch.images import find_image
+from wattdock.host import leases, processes
 from wattdock.opening import PROC
 
 SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
-# Least free space of a folder, and least shared memory; environments take several gigabytes, models tens.
-ROOM_BYTES, SHARED_MEMORY_BYTES = 20e9, 1e9
+# Least shared memory.
+SHARED_MEMORY_BYTES = 1e9
 # How long the CPUs are watched.
 WATCHED_S = 1.0
 
 
 @dataclass(frozen=True)
 class ExaminedMachine:
-    """What a measurement on this machine would use.
+    """Where this machine tells of its CPUs: /proc and /sys/devices/system, or stand-ins."""
 
-    Attributes:
-        home: WATTDOCK_HOME.
-        needs_gpu: There are GPUs that a container would have to see.
-        launcher: How runners are started.
-        proc, system: /proc and /sys/devices/system, or stand-ins.
-    """
-
-    output_dir: Path
-    home: Path
-    backend: str
-    needs_gpu: bool = False
-    launcher: str = "auto"
     proc: Path = PROC
     system: Path = SYSTEM
 
@@ -54,26 +40,6 @@ def lease_folder(_: ExaminedMachine) -> Outcome:
     if reason := leases.unshared(folder):
         return Outcome("warn", reason.what, remedy=reason.remedy)
     return Outcome("pass", f"none held, in {folder}")
-
-
-@MACHINE.check("results folder", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
-def results_folder(machine: ExaminedMachine) -> Outcome:
-    """Whether results can be written."""
-    return _room(machine.output_dir, "--output-dir")
-
-
-@MACHINE.check("models and caches", threshold=f"{ROOM_BYTES / 1e9:g} GB free")
-def models_and_caches(machine: ExaminedMachine) -> Outcome:
-    """Whether models and environments have room."""
-    return _room(machine.home, "WATTDOCK_HOME")
-
-
-def _room(folder: Path, setting: str) -> Outcome:
-    free_bytes = folders.require_writable(folder, setting=setting)
-    remedy = f"models and engines need tens of gigabytes; {setting} names another folder"
-    return Outcome(
-        "warn" if free_bytes < ROOM_BYTES else "pass", f"{folder}, {free_bytes / 1e9:.0f} GB free", remedy=remedy
-    )
 
 
 @MACHINE.check(
@@ -118,20 +84,3 @@ def governor(machine: ExaminedMachine) -> Outcome:
     governors = {file.read_text(encoding="utf-8").strip() for file in files}
     figure = ", ".join(sorted(governors)) or "unknown, as on virtual machines"
     return Outcome("warn" if governors - {"performance"} else "pass", figure)
-
-
-@MACHINE.check(
-    "containers",
-    remedy="install the NVIDIA Container Toolkit, then as root: nvidia-ctk runtime configure --runtime=docker",
-)
-def containers(machine: ExaminedMachine) -> Outcome | None:
-    """Whether a container engine has the backend's image and can show it GPUs; no question to other launchers."""
-    if machine.launcher not in ("auto", "docker"):
-        return None
-    try:
-        image = find_image(f"wattdock-{machine.backend}", backend=machine.backend, needs_gpu=machine.needs_gpu)
-    except NoContainersError as error:
-        return Outcome("warn", error.what, remedy=f"{error.remedy}; until then, launcher: auto starts processes")
-    if machine.needs_gpu and "nvidia" not in image.engine.runtimes:
-        return Outcome("warn", f"docker has runtimes {', '.join(image.engine.runtimes)}, but not nvidia")
-    return Outcome("pass", f"docker {image.engine.version} has image {image.name}")

@@ -62,14 +62,12 @@ class Engine:
     Attributes:
         address: Its Unix socket, "unix:///…"; the path of the program.
         rootless: It runs as the user, so that root in its containers is the user.
-        runtimes: Names of its container runtimes; NVIDIA's shows GPUs to containers.
         name: "docker", or the launcher that calls the program.
     """
 
     address: str
     version: str
     rootless: bool = False
-    runtimes: tuple[str, ...] = ()
     name: str = "docker"
 
 
@@ -222,7 +220,6 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         address=address,
         version=str(version.get("Version", "unknown")),
         rootless="name=rootless" in options,
-        runtimes=tuple(sorted(info.get("Runtimes") or ())),
     )
 
 
