@@ -10,10 +10,9 @@ from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
 from wattdock.console.progress import JsonLines, Plain, describe
 from wattdock.console.reports import Width
-from wattdock.console.views.bundles import whole_view
 from wattdock.console.views.comparisons import comparison_view
 from wattdock.console.views.results import results_view
-from wattdock.console.views.tables import tasks_view
+from wattdock.console.views.tables import tasks_view, whole_view
 from wattdock.console.views.terminal import Listing, Sheet, pairs, print_view
 from wattdock.store import StoredResult
 

@@ -18,6 +18,7 @@ from wattdock.console.options import (
     parse_fraction,
     typed_again,
 )
+from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 
@@ -52,7 +53,6 @@ def create(
 
     It also holds settings, image digests, environment and checksums, so that others can check and repeat the results.
     """
-    from wattdock.console.views import show
     from wattdock.publish import create_bundle
 
     with open_results(named, output_dir) as results:
@@ -66,7 +66,6 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 
     Exit code 7 if a single byte differs.
     """
-    from wattdock.console.views import show
     from wattdock.publish import verify_bundle
 
     show(verify_bundle(bundle), as_json=as_json)
@@ -90,7 +89,6 @@ def reproduce(
     cannot be decided.
     """
     from wattdock.console.progress import progress_for
-    from wattdock.console.views import show as print_comparison
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
@@ -118,7 +116,7 @@ def reproduce(
                 if comparison.pairs and not as_json:
                     say("A: the bundle, B: here")
                 if comparison.pairs or (as_json and done.study_id):
-                    print_comparison(comparison, as_json=as_json)
+                    show(comparison, as_json=as_json)
     exit_if_failed(stored.result for stored in done.results)
     _require_equivalent(comparison)
 

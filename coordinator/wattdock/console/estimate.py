@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattdock.console.options import Json
+from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def estimate(
     Exit code 3 if the split of --tp and --pp fits on no GPU.
     """
     from wattdock.config import ExperimentConfig, Split
-    from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.inputs import Estimate
     from wattdock.launch import find_runner

@@ -1,5 +1,6 @@
-"""`wattdock run` and `wattdock plan`."""
+"""`wattdock run`, `plan` and `measure`."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,12 +15,14 @@ from wattdock.console.options import (
     OutputDir,
     Quiet,
     SettingFlags,
+    flag,
     logger_to,
     named,
     study_of,
     typed_again,
     with_flags,
 )
+from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.output import say
 from wattdock.text import listed, pluralize, without_timestamp
@@ -122,8 +125,7 @@ def run_here(
     log_to: LogTo = None,
 ) -> "list[StoredResult]":
     """Measure a study on this machine and show its results."""
-    from wattdock.console.nodes import machine_of
-    from wattdock.console.views import show
+    from wattdock.console.machine import machine_of
     from wattdock.execution import Measurement, RunOptions, measure
     from wattdock.host import folders
 
@@ -167,7 +169,6 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do; start nothing."""
-    from wattdock.console.views import show
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
 
@@ -224,3 +225,55 @@ def _named(done: "Measurement", output_dir: Path) -> str:
     """Return the words that name what was measured, as the last ones of a command."""
     name = done.results[0].folder.name if len(done.results) == 1 else without_timestamp(done.study_id or "")
     return named(name, output_dir)
+
+
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND…", help="Program and arguments; {gpus} stands for the number of GPUs."),
+]
+# Fields of the flags that `wattdock run` has, too.
+SHARED = SettingFlags.__dataclass_fields__
+
+
+@dataclass(frozen=True)
+class CommandFlags:
+    """Flags that stand for settings of a command."""
+
+    name: str | None = flag("Its name in tables.  [default: the command]", setting="name")
+    unit: str | None = flag(
+        "What joules are divided by: the plural that the script counts, as in work(samples=64); or steps.  "
+        "[default: runs]",
+        setting="measure.work.unit",
+    )
+    count: int | None = flag("Units in a run, where the script does not say.", setting="measure.work.count")
+    within: str | None = flag(
+        "Name of the marked spans that count.  [default: the whole run]", setting="measure.work.within"
+    )
+    step_regex: str | None = flag("Each line of output in which it is found is a step.", setting="measure.step_regex")
+    image: str | None = flag("Container image to run in, NAME or NAME@sha256:….", setting="container.image")
+    restarts: int | None = field(default=None, metadata=SHARED["restarts"].metadata)
+    gpus: str | None = field(default=None, metadata=SHARED["gpus"].metadata)
+    wait: float | None = field(default=None, metadata=SHARED["wait"].metadata)
+    accelerator: str | None = field(default=None, metadata=SHARED["accelerator"].metadata)
+    meter: str | None = field(default=None, metadata=SHARED["meter"].metadata)
+    assignments: list[str] | None = field(default=None, metadata=SHARED["assignments"].metadata)
+
+
+@with_flags
+def measure(
+    command: Command,
+    flags: CommandFlags,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    publishable: Publishable = False,
+    require_publishable: RequirePublishable = False,
+    log_to: LogTo = None,
+) -> None:
+    """Run any command under the meter, once in each restart, and store what it cost."""
+    from wattdock.console.progress import progress_for
+
+    study, _ = study_to_run({"measure": {"command": command}}, flags, publishable=publishable)
+    found = run_here(study, progress_for(quiet=quiet), output_dir=output_dir, as_json=as_json, log_to=log_to)
+    if publishable or require_publishable:
+        exit_unless_publishable(found)

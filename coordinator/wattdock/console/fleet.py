@@ -9,6 +9,7 @@ import typer
 
 from wattdock.console.exits import exit_if_failed, fail, interruptible
 from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, logger_to, named, typed_again
+from wattdock.console.views import show
 from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
 from wattdock.files import STUDIES, real_path
 from wattdock.output import one_line, say
@@ -36,7 +37,6 @@ Name = Annotated[
 
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
-    from wattdock.console.views import show
     from wattdock.fleet import jobs_of, process_choices
     from wattdock.planning import forecast
     from wattdock.study.tasks import require_tasks
@@ -124,7 +124,6 @@ def _ended(
     log: "Callable[[Sequence[StoredResult]], None]" = lambda _: None,
 ) -> "list[StoredResult]":
     """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
-    from wattdock.console.views import show
 
     found = fleet.collect()
     results = [stored.result for stored in found]
@@ -152,7 +151,6 @@ def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -
 
     A task waits, runs, is done, or has ended unfinished.
     """
-    from wattdock.console.views import show
 
     show(_found(name, output_dir).states(), as_json=as_json)
 
@@ -187,7 +185,7 @@ def task(
     quiet: Quiet = False,
 ) -> None:
     """Measure one task of a study: what a job array's script runs."""
-    from wattdock.console.nodes import machine_of
+    from wattdock.console.machine import machine_of
     from wattdock.console.progress import progress_for
     from wattdock.fleet import run_task
 

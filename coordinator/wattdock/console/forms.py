@@ -9,6 +9,7 @@ import typer
 
 from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, flag, open_results, with_flags
 from wattdock.console.results import analysed_again
+from wattdock.console.views import show
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
 from wattdock.output import say
@@ -71,7 +72,6 @@ def cost(
 
     Each rung says whether it was measured, by which factors it was not, and its 95 % interval. Nothing is stored.
     """
-    from wattdock.console.views import show
 
     laddered = flags.ladders()
     with open_results(named, output_dir) as rows:

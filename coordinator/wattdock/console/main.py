@@ -10,21 +10,17 @@ from typer.core import TyperGroup
 
 from wattdock.console.bundles import app as bundle_app
 from wattdock.console.bundles import reproduce
-from wattdock.console.commands import measure
 from wattdock.console.estimate import estimate
 from wattdock.console.exits import exit_by_sigpipe, fail, ignore_interrupts, reader_is_gone, usage_line
-from wattdock.console.experiments import plan, run
+from wattdock.console.experiments import measure, plan, run
 from wattdock.console.fleet import app as fleet_app
 from wattdock.console.forms import cost, form
 from wattdock.console.images import app as images_app
-from wattdock.console.machine import doctor, gpus, reap
-from wattdock.console.nodes import agent, pair
+from wattdock.console.machine import agent, doctor, gpus, pair, reap, serve
 from wattdock.console.options import in_help
-from wattdock.console.others import audit
-from wattdock.console.reports import compare, plot, report, scaling
+from wattdock.console.reports import audit, compare, plot, report, scaling
 from wattdock.console.results import app as results_app
 from wattdock.console.results import show
-from wattdock.console.serve import serve
 from wattdock.errors import ExitCode, WattdockError
 from wattdock.files import require_text
 from wattdock.output import guard_output, say

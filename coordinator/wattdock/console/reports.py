@@ -1,17 +1,22 @@
-"""`wattdock report`, `plot`, `compare` and `scaling`."""
+"""`wattdock report`, `plot`, `compare`, `scaling` and `audit`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.filesize import decimal as size_text
 
 from wattdock.console.exits import fail
 from wattdock.console.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
-from wattdock.console.others import Beside, rows_of_others
+from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
+from wattdock.files import real_path
 from wattdock.output import say
 from wattdock.text import pluralize
+
+if TYPE_CHECKING:
+    from wattdock.imported import Imported
 
 Width = Literal["column", "page"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
@@ -25,6 +30,10 @@ Allowed = Annotated[
         metavar="3%",
         help="Exit with 9 if B is worse than A by more than this, with 10 if that cannot be decided.",
     ),
+]
+# Of commands that show own results.
+Beside = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Results of others, as `audit` reads; may be repeated.")
 ]
 
 
@@ -81,7 +90,6 @@ def compare(
 
     Says whether they differ, by how much, and how settings, code and machine differ.
     """
-    from wattdock.console.views import show
     from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
@@ -109,9 +117,48 @@ def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False
 
     Shows speed-up, efficiency, latency, power and joules per token of each.
     """
-    from wattdock.console.views import show
     from wattdock.reports import scale
 
     with open_results(named, output_dir) as rows:
         curves = scale(rows)
     show(curves, as_json=as_json)
+
+
+def audit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Results of ML.ENERGY's leaderboard, AIPerf, InferenceX, vllm bench, llm-d-benchmark or codecarbon.",
+        ),
+    ],
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
+    ] = None,
+    output_dir: OutputDir = RESULTS,
+    as_json: Json = False,
+) -> None:
+    """Audit results that others published.
+
+    Says of each row which of the verdict's three questions it answers, what speaks against it and what evidence is
+    missing. Rows of one form are compared with each other. Imported rows are never publishable.
+    """
+    from wattdock.imported import audit_rows
+
+    audited = audit_rows(rows_of_others(files))
+    if not audited:
+        raise ConfigError(f"{', '.join(map(str, files))}: no rows", "give files with results")
+    with open_results(beside or [], output_dir) as own:
+        if as_json:
+            show({"imported": audited, "own": own} if own else audited, as_json=True)
+        else:
+            show(audited, own=own)
+
+
+def rows_of_others(files: Sequence[Path] | None) -> "list[Imported]":
+    """Return the rows of files in which others published results; of no files, none."""
+    from wattdock.imported import read_rows
+
+    once = {real_path(file): file for file in files or ()}
+    return [row for file in once.values() for row in read_rows(file)]

@@ -19,10 +19,10 @@ __all__ = ["show"]
 # Class of an object, or of a list's items → file here and function that yields its view. By name, so that a command
 # imports what it shows and nothing else.
 VIEWS = {
-    "AuditedRow": "others.audited_view",
+    "AuditedRow": "tables.audited_view",
     "Check": "machine.check_view",
     "Comparison": "comparisons.comparison_view",
-    "CreatedBundle": "bundles.created_view",
+    "CreatedBundle": "tables.created_view",
     "Estimate": "plans.estimate_view",
     "ExperimentConfig": "plans.plan_view",
     "GpuSnapshot": "machine.gpus_view",
@@ -32,7 +32,7 @@ VIEWS = {
     "StoredResult": "results.results_view",
     "Table": "tables.table_view",
     "TaskState": "tables.tasks_view",
-    "VerifiedBundle": "bundles.whole_view",
+    "VerifiedBundle": "tables.whole_view",
 }
 
 
