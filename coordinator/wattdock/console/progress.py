@@ -16,7 +16,6 @@ from wattdock.text import json_text, pluralize, singular
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live as InPlace
-    from rich.table import Table
 
 __all__ = ["Progress", "progress_for"]
 
@@ -24,8 +23,6 @@ __all__ = ["Progress", "progress_for"]
 PLAIN_INTERVAL_S = 5.0
 # Share of the CPUs used by others from which a pass's line names it; half of the audit's limit.
 SHARE_TOLD = 0.05
-# Width of a stage's name in the panel.
-STAGE_CHARACTERS = 20
 
 
 class Progress:
@@ -53,11 +50,13 @@ class Plain(Progress):
 
     def __init__(self, interval_s: float = PLAIN_INTERVAL_S) -> None:
         self._interval_s, self._last_s = interval_s, 0.0
+        self._state = RunState()
 
     def __call__(self, event: events.Event) -> None:
         """Print an event, unless `describe` has no words for it."""
+        self._state.on(event, time.monotonic())
         if isinstance(event, events.TokensSeen):
-            self._show_pass(f"{event.stage}: {pass_line(event)}")
+            self._show_pass(pass_text(self._state))
         elif isinstance(event, events.OutputSeen):
             self.close()
             with suppress(BrokenPipeError):
@@ -85,16 +84,14 @@ class Plain(Progress):
 
 
 class Live(Plain):
-    """A terminal: below its lines a few that change in place, for as long as a pass is under way."""
+    """A terminal: below its lines one that changes in place, for as long as a pass is under way."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._state = RunState()
         self._panel: InPlace | None = None
 
     def __call__(self, event: events.Event) -> None:
         """Print an event above the pass, or show how that goes on."""
-        self._state.on(event, time.monotonic())
         super().__call__(event)
         if not self._state.stage:
             self.close()
@@ -111,8 +108,10 @@ class Live(Plain):
                 self._panel.stop()
         self._panel = None
 
-    def _show_pass(self, line: str) -> None:
-        self.show(line, panel(self._state))
+    def _show_pass(self, text: str) -> None:
+        from rich.text import Text
+
+        self.show(text, Text(text))
 
     def show(self, _: str, table: RenderableType, /) -> None:
         """Show the table below the lines."""
@@ -187,42 +186,21 @@ def describe(event: events.Event) -> str:
     return ""
 
 
-def pass_line(event: events.TokensSeen) -> str:
-    """Return tokens so far, their rate, and power per GPU."""
-    watts = [f"{value:.0f}" for value in event.watts.values() if value is not None]
-    power = f", {' + '.join(watts)} W" if watts else ""
-    return work_text(event.output_tokens, event.elapsed_s, event.unit) + power
-
-
-def panel(state: RunState) -> Table:
-    """Return the pass under way: progress; and tokens so far, their rate, power of the GPUs in use and J/token."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    progress = Table.grid(padding=(0, 1))
-    progress.add_column(max_width=STAGE_CHARACTERS, no_wrap=True, overflow="ellipsis")
-    cells: list[RenderableType] = [Text(one_line(state.stage))]
-    if state.share is not None:
-        left = "" if state.left_s is None else f", {state.left_s:.0f} s left" if state.left_s else ", last requests"
-        bar = ProgressBar(total=1, completed=state.share, width=30, complete_style="blue", finished_style="blue")
-        cells += [bar, Text(f"{state.share:.0%}{left}")]
-    progress.add_row(*cells)
-    power = "" if state.power_w is None else f", {state.power_w:,.0f} W"
-    per_unit = f", {state.joules_per_token:.4g} J/{singular(state.unit)} so far" if state.joules_per_token else ""
-    figures = work_text(state.output_tokens, state.elapsed_s, state.unit) + power + per_unit
-    lines = Table.grid()
-    lines.add_row(progress)
-    lines.add_row(Text(figures, no_wrap=True, overflow="ellipsis"))
-    return lines
-
-
-def work_text(count: int, elapsed_s: float, unit: str) -> str:
-    """Return seconds, units of work and their rate."""
-    per_s = count / elapsed_s if elapsed_s > 0 else 0.0
-    rate = f", {per_s:,.{0 if per_s >= 100 else 1}f} {unit}/s" if per_s else ""
+def pass_text(state: RunState) -> str:
+    """Return the pass under way: share, seconds, work so far and its rate, power of the GPUs in use, J per unit."""
+    parts = [] if state.share is None else [f"{state.share:.0%}"]
+    if state.left_s is not None:
+        parts.append(f"{state.left_s:.0f} s left" if state.left_s else "last requests")
     # A static batch counts sequences that have ended until its end.
-    return f"{elapsed_s:.0f} s, {'≤ ' * (unit == 'tokens')}{count:,} {unit} so far{rate}"
+    least = "≤ " if state.unit == "tokens" else ""
+    parts += [f"{state.elapsed_s:.0f} s", f"{least}{state.output_tokens:,} {state.unit} so far"]
+    if per_s := state.tokens_per_s:
+        parts.append(f"{per_s:,.{0 if per_s >= 100 else 1}f} {state.unit}/s")
+    if state.power_w is not None:
+        parts.append(f"{state.power_w:,.0f} W")
+    if state.joules_per_token:
+        parts.append(f"{state.joules_per_token:.4g} J/{singular(state.unit)} so far")
+    return f"{one_line(state.stage)}: {', '.join(parts)}"
 
 
 def _remaining(event: events.StudyStarted | events.RestartStarted) -> str:
