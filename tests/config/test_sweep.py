@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from seams.fleet import options_of
 from study_schema import study_schema
 
 from wattdock.audit import left_to_do
@@ -134,7 +135,7 @@ def test_the_example_of_a_cluster_lacks_nothing_of_a_publishable_figure(tmp_path
     [launch] = process_choices(found).values()
     assert launch.packages is not None
     [job] = jobs_of(found, tasks_of(found, tmp_path), path=tmp_path)
-    assert {"--exclusive", "--gres=gpu:1", "--time=1:00:00"} <= {*job.options}
+    assert {"--exclusive", "--gres=gpu:1", "--time=1:00:00"} <= {*options_of(job)}
 
 
 @pytest.mark.parametrize("nodes", [2, {"agents": ["n2:1"], "pairing": "p"}, {"count": 3, "clock_limit_j": 9.0}])

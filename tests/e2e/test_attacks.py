@@ -72,7 +72,6 @@ def test_a_script_is_submitted_from_no_folder_that_another_user_can_change(
     for words in (
         ("status", "fake"),
         ("cancel", "fake"),
-        ("collect", "fake"),
         ("task", wattdock.folder / out.strip(), "0"),
     ):
         done = wattdock("fleet", *words, env=slurm)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from refused import raises
+from seams.fleet import options_of
 
 from wattdock.config import Study, load_study
 from wattdock.errors import ConfigError, PreflightError
@@ -38,7 +39,7 @@ def test_tasks_of_equally_many_gpus_are_one_array() -> None:
         ("gpus-1.sh", 1, (0, 3)),
         ("gpus-2.sh", 2, (1,)),
     ]
-    arrays = [option for job in found for option in job.options if re.match("--(array|gres)=", option)]
+    arrays = [option for job in found for option in options_of(job) if re.match("--(array|gres)=", option)]
     assert arrays == ["--array=2", "--gres=gpu:1", "--array=0,3", "--gres=gpu:2", "--array=1"]
 
 
@@ -51,7 +52,7 @@ def test_models_over_equally_many_nodes_are_one_array() -> None:
         ("nodes-2-gpus-4.sh", "1 task of 2 nodes with 4 GPUs"),
         ("nodes-3-gpus-4.sh", "1 task of 3 nodes with 4 GPUs"),
     ]
-    assert {"--nodes=3", "--ntasks-per-node=1", "--gres=gpu:4"} < set(found[2].options)
+    assert {"--nodes=3", "--ntasks-per-node=1", "--gres=gpu:4"} < set(options_of(found[2]))
     assert "--ntasks-per-node" not in found[0].script
     with raises(PreflightError, "nodes.agents", "write nodes: 2"):
         jobs(study({"gpus": {"count": 1}, "nodes": {"agents": ["n:1"], "pairing": "p"}}))
@@ -61,7 +62,7 @@ def test_more_tasks_than_an_array_has_are_refused() -> None:
     """A cluster's arrays end at 1001 unless it raises that."""
     experiments = [{"name": f"{at}", "fake": {"step_s": at / 1e4}} for at in range(1, 1002)]
     [array] = jobs(study(*experiments[:1000], fleet={"tasks_at_once": 8}))
-    assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(array.options)
+    assert {"--array=0-999%8", f"--output='{PATH}/tasks/%4a.log'"} < set(options_of(array))
     with raises(PreflightError, 1001, 1000):
         jobs(study(*experiments))
 
@@ -103,9 +104,9 @@ def test_a_script_is_shell_and_holds_what_the_fleet_section_says() -> None:
     }
     [job] = jobs(study({"exclusive": "machine"}, fleet=fleet))
     subprocess.run(["bash", "-n"], input=job.script, text=True, check=True)
-    assert job.options[:2] == fleet["more"]
+    assert options_of(job)[:2] == fleet["more"]
     expected = ("--partition=gpu", "--account=me", "--time=1-12", "--constraint=h100&nvlink", "--exclusive")
-    assert set(job.options) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
+    assert set(options_of(job)) >= {*expected, f"--job-name={PATH.name}", "--signal=B:USR1@60", "--requeue"}
     *_, module, echo, _, trap, task = job.script.splitlines()
     assert trap == "trap '' USR1"
     assert [module, echo] == fleet["setup"]
@@ -126,7 +127,7 @@ def test_a_node_is_shared_where_experiments_share_their_machine(setting: bool | 
     """`exclusive: machine`, the default of experiments, asks for a whole node; the section may say otherwise."""
     share, alone = {"exclusive": "gpus"}, {"gpus": {"count": 2}}
     first, second = jobs(study(share, alone, fleet={"exclusive": setting}))
-    assert ("--exclusive" in first.options, "--exclusive" in second.options) == (asked, True)
+    assert ("--exclusive" in options_of(first), "--exclusive" in options_of(second)) == (asked, True)
 
 
 def test_gpus_of_one_machine_are_refused() -> None:

@@ -16,15 +16,13 @@ from wattdock.output import one_line, say
 from wattdock.text import pluralize, without_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from wattdock.config import Study
     from wattdock.console.progress import Progress
     from wattdock.fleet import Fleet, TaskState
     from wattdock.store import StoredResult
     from wattdock.study import EarlierStudy
 
-app = typer.Typer(help="Show and end the tasks of studies on a cluster, and gather their results.")
+app = typer.Typer(help="Show and end the tasks of studies on a cluster.")
 POLL_S = 5.0
 # How late a shared file system may show what another machine has written (nfs(5): acregmax, acdirmax, and a margin).
 LATE_S = 65.0
@@ -83,7 +81,23 @@ def run_on_slurm(
         progress.say(f"{name}: {fleet.path}")
         fleet.submit(progress)
         states = _follow(fleet, progress)
-    return _ended(fleet, states, shown, as_json=as_json, to_go_on=again, log=log)
+    found = fleet.collect()
+    results = [stored.result for stored in found]
+    show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
+    log(found)
+    if not as_json:
+        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else "nothing was measured")
+    models = {", ".join(sorted(set(of.environment.gpu_names))) for of in results if of.environment} - {""}
+    if len(models) > 1:
+        say(f"wattdock: measured on different GPU models: {'; '.join(sorted(models))}; choose by constraint", err=True)
+    left = [state for state in states if state.state == "unfinished"]
+    for state in left[:MOST_ROWS]:
+        say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
+    # An interrupted experiment goes on, or is unfinished with its task.
+    exit_if_failed(result for result in results if result.status != "interrupted")
+    if left:
+        fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {again}", ExitCode(left[0].exit_code))
+    return found
 
 
 def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
@@ -114,37 +128,6 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
         time.sleep(POLL_S)
 
 
-def _ended(
-    fleet: "Fleet",
-    states: "Sequence[TaskState]",
-    shown: str,
-    *,
-    as_json: bool,
-    to_go_on: str,
-    log: "Callable[[Sequence[StoredResult]], None]" = lambda _: None,
-) -> "list[StoredResult]":
-    """Gather and show the results of the study that `shown` names; end as `run` does, or as an unfinished task did."""
-
-    found = fleet.collect()
-    results = [stored.result for stored in found]
-    show(found, as_json=as_json, errors=False, more=f"wattdock show {shown} --checks")
-    log(found)
-    if not as_json:
-        none = "no result is stored yet" if any(state.job for state in states) else "nothing was measured"
-        say(f"next: wattdock show {shown}, wattdock report {shown}" if found else none)
-    models = {", ".join(sorted(set(of.environment.gpu_names))) for of in results if of.environment} - {""}
-    if len(models) > 1:
-        say(f"wattdock: measured on different GPU models: {'; '.join(sorted(models))}; choose by constraint", err=True)
-    left = [state for state in states if state.state == "unfinished"]
-    for state in left[:MOST_ROWS]:
-        say(f"wattdock: task {state.task}: {state.detail}; log: {fleet.log(state.task)}", err=True)
-    # An interrupted experiment goes on, or is unfinished with its task.
-    exit_if_failed(result for result in results if result.status != "interrupted")
-    if left:
-        fail(f"unfinished: {pluralize(len(left), 'task')}; to go on: {to_go_on}", ExitCode(left[0].exit_code))
-    return found
-
-
 @app.command(epilog=in_help("fleet status study", "fleet status study-2 --json"))
 def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Show the state of each task of a study.
@@ -164,17 +147,6 @@ def cancel(name: Name, output_dir: OutputDir = RESULTS) -> None:
     fleet = _found(name, output_dir)
     what = "its tasks were told to end" if fleet.cancel() else "none of its tasks is queued"
     say(f"{without_timestamp(fleet.path.name)}: {what}")
-
-
-@app.command(epilog=in_help("fleet collect study"))
-def collect(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
-    """Gather and show the results stored so far.
-
-    `run` does the same at its end.
-    """
-    fleet = _found(name, output_dir)
-    shown = named(without_timestamp(fleet.path.name), output_dir)
-    _ended(fleet, fleet.states(), shown, as_json=as_json, to_go_on=f"wattdock run --on slurm --resume {shown}")
 
 
 @app.command(hidden=True)

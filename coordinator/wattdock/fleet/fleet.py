@@ -62,7 +62,7 @@ class Fleet:
         """Queue every task that is neither done nor queued, and emit a note for each job.
 
         Raises:
-            ConfigError, PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
+            PreflightError, LaunchError: Slurm is not here, or refuses; what it took before stays queued.
                 Or what the tasks need cannot be made here, where that was asked.
             StoreError: Another process submits this study, or a script cannot be written.
         """
@@ -82,7 +82,7 @@ class Fleet:
                 with whole_file(script) as file:
                     os.fchmod(file.fileno(), SCRIPT_MODE)
                     file.write(job.script.encode())
-                emit(events.Note(f"job {slurm.submit(script, job.options)}: {job.description}, {script}"))
+                emit(events.Note(f"job {slurm.submit(script)}: {job.description}, {script}"))
 
     def states(self) -> list[TaskState]:
         """Return what each task does.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -65,11 +64,6 @@ class Job:
         """Its tasks and their GPUs."""
         where = f"{self.nodes} nodes with " if self.nodes > 1 else ""
         return f"{pluralize(len(self.tasks), 'task')} of {where}{pluralize(self.gpus, 'GPU')}"
-
-    @property
-    def options(self) -> list[str]:
-        """Options of sbatch in its script."""
-        return re.findall(r"^#SBATCH (.*)$", self.script, re.MULTILINE)
 
 
 def jobs_of(study: Study, tasks: Sequence[Task], *, path: Path, retry_failed: bool = False) -> list[Job]:

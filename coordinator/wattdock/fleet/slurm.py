@@ -5,11 +5,10 @@ Needs no accounting: what is queued or running is asked for by the jobs' name, w
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, LaunchError
+from wattdock.errors import LaunchError
 from wattdock.host.jobs import ask_slurm
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 # squeue's fields: job, index in the array, state, reason, node, script; no name of ours holds the separator.
 FORMAT = "%F_%K|%K|%T|%r|%N|%o"
 COMPLETING = "COMPLETING"
-# What sbatch calls an option otherwise than by its name, and the beginnings of the options meant.
-# Source: `slurm_errtab` in src/common/slurm_errno.c of Slurm 22.05.
-CALLED = {"feature": ("constraint",), "node configuration": ("gres", "constraint", "cpus", "mem")}
 AVAILABLE = (
     "correct `fleet:` or `gpus:`; `sinfo --format='%P %l %N %G %c %m %f'` shows what partitions and nodes have, "
     "`sacctmgr show associations` accounts"
@@ -56,31 +52,17 @@ def check() -> None:
     ask_slurm("sbatch", "--version")
 
 
-def submit(script: Path, options: Iterable[str]) -> str:
+def submit(script: Path) -> str:
     """Queue a job array and return its id.
-
-    Args:
-        options: Those in the script.
 
     Raises:
         PreflightError: Slurm's commands are not here.
-        ConfigError: Slurm refuses some of the options; has them, and Slurm's reason.
-        LaunchError: Slurm refuses the array for another reason, or does not answer; says why.
+        LaunchError: Slurm refuses the array, or does not answer; says why.
     """
     try:
         return ask_slurm("sbatch", "--parsable", str(script)).strip().split(";")[0]
     except LaunchError as error:
-        reason = error.what.rpartition("submission failed: ")[2].removeprefix("sbatch: ")
-        if refused := [option for option in options if _is_meant(option, reason.lower())]:
-            raise ConfigError(f"Slurm refuses {' '.join(refused)}: {reason}", AVAILABLE) from error
-        raise
-
-
-def _is_meant(option: str, reason: str) -> bool:
-    """Whether a refusal speaks of an option, as in "--partition=nowhere": by its name, or what it is called there."""
-    name = option.partition("=")[0].removeprefix("--")
-    begins = tuple(start for called, starts in CALLED.items() if called in reason for start in starts)
-    return name.startswith(begins) or re.search(rf"\b{name.removesuffix('s')}", reason) is not None
+        raise LaunchError(error.what, AVAILABLE) from error
 
 
 def queued(path: Path) -> list[QueuedTask]:
