@@ -123,7 +123,7 @@ OPENED_ELSEWHERE = {
     "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "publish/archive.py: a file of an OwnedFolder": {"content.open"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
-    "doctor/machine.py: the kernel's": {"file.read_text"},
+    "doctor/checks.py: the kernel's": {"file.read_text"},
     "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},

@@ -4,9 +4,8 @@ from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTE
 from wattdock.inputs.estimate import requests_of
 from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
 from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint
-from wattdock.inputs.prompts.arrivals import arrival_instants
+from wattdock.inputs.prompts.draws import arrival_instants, conversations
 from wattdock.inputs.prompts.formats import FORMATS
-from wattdock.inputs.prompts.ids import conversations
 from wattdock.inputs.prompts.passes import output_limits
 from wattdock.inputs.prompts.source import Source, read_source
 from wattdock.inputs.resolve import known_figures

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
-from wattdock.config.fleet import FleetSpec
-from wattdock.config.study import Settings, StudyError, points
+from wattdock.config.study import FleetSpec, Settings, StudyError, points
 from wattdock.config.workload import prompts_mapping
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from pydantic import (
 
 from wattdock.config.lengths import StrictSettings
 from wattdock.config.nodes import GpuCount, Gpus, NodesSpec
-from wattdock.config.procedure import IdleSpec, RepeatsSpec, WarmUpSpec
-from wattdock.config.quality import QualitySpec
+from wattdock.config.procedure import IdleSpec, QualitySpec, RepeatsSpec, WarmUpSpec
 from wattdock.config.sections import BackendSection, section_class
 from wattdock.config.sections.measure import Section as CommandSection
 from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec

@@ -7,8 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from wattdock.audit import Outcome
-from wattdock.doctor.gpus import DRIVER, EACH_GPU, ExaminedGpu
-from wattdock.doctor.machine import MACHINE, ExaminedMachine
+from wattdock.doctor.checks import DRIVER, EACH_GPU, MACHINE, ExaminedGpu, ExaminedMachine
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
 from wattdock.metering import choose_meter

@@ -4,7 +4,7 @@ In: a config.json. Out: an `Architecture`, or an `UnknownArchitectureError` that
 Must not know: engines, hardware, results.
 """
 
+from wattdock.inputs.architecture.families import MOST_LAYERS, architecture_of
 from wattdock.inputs.architecture.model import BYTES, Architecture
-from wattdock.inputs.architecture.read import MOST_LAYERS, architecture_of
 
 __all__ = ["BYTES", "MOST_LAYERS", "Architecture", "architecture_of"]

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wattdock.errors import ConfigError
-from wattdock.inputs.prompts.arrivals import arrival_instants
-from wattdock.inputs.prompts.ids import conversations, with_ids
-from wattdock.inputs.prompts.source import Source, read_source
-from wattdock.inputs.prompts.summary import PromptSummary
+from wattdock.inputs.prompts.draws import arrival_instants, conversations, with_ids
+from wattdock.inputs.prompts.source import PromptSummary, Source, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

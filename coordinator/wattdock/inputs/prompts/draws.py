@@ -1,7 +1,8 @@
-"""When the requests of an open loop arrive: at random, with a burstiness and a ramp, or as in a trace. Pure."""
+"""What is drawn for a pass: token ids, repeated by a conversation's turns, and the instants of an open loop. Pure."""
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wattdock.config import WorkloadSpec
+    from wattdock.inputs.prompts.formats import Ids, Item
 
 # What one message to a runner holds.
 MAX_ARRIVALS = 500_000
@@ -81,3 +83,43 @@ def _require_few(arrivals: float) -> None:
             f"a pass would have {arrivals:,.0f} arrivals, and a runner takes {MAX_ARRIVALS:,}",
             "make workload.min_duration_s, min_requests or the rate smaller",
         )
+
+
+def with_ids(items: Sequence[Item | int], generator: Generator, vocab_size: int | None) -> tuple[Item, ...]:
+    """Return the items with ids in place of lengths.
+
+    Raises:
+        ConfigError: The size of the vocabulary is needed and unknown.
+    """
+    lengths = [item for item in items if isinstance(item, int)]
+    if lengths and vocab_size is None:
+        raise ConfigError(
+            "synthetic prompts need the model's vocabulary size", "give a model whose config.json tells it"
+        )
+    drawn = np.split(generator.integers(0, vocab_size or 1, size=sum(lengths)), np.cumsum(lengths)[:-1])
+    rows = (array("I", row.astype(np.uint32).tobytes()) for row in drawn)
+    return tuple(next(rows) if isinstance(item, int) else item for item in items)
+
+
+def conversations(
+    said: Sequence[tuple[Ids, Ids]], prefix: Ids, *, turns: int, abreast: int
+) -> tuple[tuple[Ids, ...], tuple[int, ...]]:
+    """Return each request's prompt, and how many of its tokens a prefix cache holds from an earlier one.
+
+    So many conversations run abreast: all take their first turn, then all their second, and so on to the next ones. A
+    turn's prompt is the prompt before it, a stand-in for that one's answer, which no cache holds, and new tokens.
+
+    Args:
+        said: Of each request, in order: its new tokens, and a stand-in for its answer.
+        prefix: With which every conversation begins.
+    """
+    prompts, repeated = list["Ids"](), list[int]()
+    for i, (new, _) in enumerate(said):
+        if i // abreast % turns:
+            before = prompts[i - abreast]
+            prompts.append(before + said[i - abreast][1] + new)
+            repeated.append(len(before))
+        else:
+            prompts.append(prefix + new)
+            repeated.append(len(prefix) if i else 0)
+    return tuple(prompts), tuple(repeated)
