@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 from rich.text import Text
-from seams.console import Sheet, pairs, print_view
+from seams.console import Listing, pairs, print_view
 from sources import calls
 from steering import CODES, HOSTILE, steers
 
@@ -64,7 +64,7 @@ def test_lines_tables_and_styled_texts_are_harmless(capsys: pytest.CaptureFixtur
     """In every place of every part of a view; also in a table that nobody made harmless."""
     bare = Table(HOSTILE.replace("\n", ""))
     bare.add_row(HOSTILE.replace("\n", ""))
-    sheet = Sheet((HOSTILE, "b"), [(HOSTILE, "1.0"), ("c", HOSTILE)], title=HOSTILE)
+    sheet = Listing((HOSTILE, "b"), [(HOSTILE, "1.0"), ("c", HOSTILE)], title=HOSTILE)
     say(HOSTILE)
     print_view([HOSTILE, Text(HOSTILE, style="bold"), Text.assemble((HOSTILE, "red"), HOSTILE)])
     print_view([sheet, pairs([(HOSTILE, HOSTILE)]), bare])

@@ -13,7 +13,7 @@ from wattdock.console.reports import Width
 from wattdock.console.views.comparisons import comparison_view
 from wattdock.console.views.results import results_view
 from wattdock.console.views.tables import tasks_view, whole_view
-from wattdock.console.views.terminal import Listing, Sheet, pairs, print_view
+from wattdock.console.views.terminal import Listing, pairs, print_view
 from wattdock.store import StoredResult
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Listing",
     "Plain",
     "SettingFlags",
-    "Sheet",
     "UsageError",
     "Width",
     "app",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import conditions, statistics
-from wattdock.console.views.terminal import SENTENCES, Listing, Sheet
+from wattdock.console.views.terminal import SENTENCES, Listing
 from wattdock.reports.cells import NOTHING, excerpts_at_difference, figure_text, marked, number, seconds_text
 from wattdock.reports.wording import quantity_text
 from wattdock.store import COLUMNS
@@ -78,7 +78,7 @@ def _differences_view(compared: Comparison) -> View:
         )
         for difference in listed
     ]
-    yield Sheet(("", "A", "B", "pairs"), rows, "What else differs")
+    yield Listing(("", "A", "B", "pairs"), rows, "What else differs")
     if more := len(compared.differs_in) - len(listed):
         yield f"and {more} more, most of them engine arguments and packages; --json has them all"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from wattdock.console.views.terminal import Sheet
+from wattdock.console.views.terminal import Listing
 from wattdock.host import leases
 from wattdock.reports.cells import NOTHING, number
 from wattdock.values import known_sum
@@ -29,7 +29,7 @@ def gpus_view(snapshot: GpuSnapshot) -> View:
     host = snapshot.inventory
     yield Text(_summary(host), style="bold")
     if host.gpus:
-        yield Sheet(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
+        yield Listing(COLUMNS, [_cells(gpu, host) for gpu in host.gpus])
     for gpu in host.gpus:
         pcie = f"PCIe {gpu.pcie_generation or NOTHING} ×{gpu.pcie_width or NOTHING}"
         nvlink = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
@@ -52,7 +52,7 @@ def gpus_view(snapshot: GpuSnapshot) -> View:
         labels = {frozenset((link.a, link.b)): link.label for link in host.links}
         names = [f"GPU{gpu.index}" for gpu in host.gpus]
         links = [[labels.get(frozenset((row.uuid, other.uuid)), "X") for other in host.gpus] for row in host.gpus]
-        yield Sheet(("links", *names), [(name, *row) for name, row in zip(names, links, strict=True)])
+        yield Listing(("links", *names), [(name, *row) for name, row in zip(names, links, strict=True)])
     yield from (Text(f"does not answer: {gpu}", style="red") for gpu in host.unreadable)
     if holder := snapshot.leases.get(leases.MACHINE):
         yield f"the machine is in exclusive use by {holder}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.console.views.terminal import Listing, Sheet
+from wattdock.console.views.terminal import Listing
 from wattdock.errors import WattdockError
 from wattdock.inputs import PromptSet
 from wattdock.reports.cells import NOTHING
@@ -24,8 +24,8 @@ PLAN_COLUMNS = ("group", "experiment", "on", "batch", "restarts × passes", "exp
 # How many experiments a terminal shows; --json has all.
 SHOWN = 200
 COLUMNS = (
-    *("GPU", "memory", "fewest TP", "fewest PP", "split", "weights", "KV cache", "activations", "overhead"),
-    *("total", "verdict"),
+    *("GPU", "memory", "verdict", "total", "fewest TP", "fewest PP", "split"),
+    *("weights", "KV cache", "activations", "overhead"),
 )
 
 
@@ -110,7 +110,7 @@ def estimate_view(estimate: Estimate) -> View:
         yield f"note: {context} tokens exceed the model's {model.max_context:,} positions; engines refuse them"
     if figures.note:
         yield f"note: {figures.note}"
-    yield Sheet(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
+    yield Listing(COLUMNS, [_cells(estimate, gpu) for gpu in estimate.gpus])
     if estimate.more_nodes:
         yield estimate.more_nodes
     yield (
@@ -127,9 +127,14 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
         NOTHING if fitting is None else f"{fitting.split.gpus}{'' if fitting.verdict == 'fits' else ' ?'}"
         for fitting in estimate.model.fewest_gpus(memory.memory_bytes).values()
     ]
-    parts = (memory.weights, memory.kv_cache, memory.activations, memory.overhead, memory.total)
+    parts = (memory.weights, memory.kv_cache, memory.activations, memory.overhead)
     return (
-        *(gpu.removeprefix("NVIDIA "), f"{memory.memory_bytes / GB:.1f} GB", *fewest, memory.split.label),
+        *(
+            gpu.removeprefix("NVIDIA "),
+            f"{memory.memory_bytes / GB:.1f} GB",
+            memory.verdict,
+            f"{memory.total / GB:.2f}",
+        ),
+        *(*fewest, memory.split.label),
         *(f"{part / GB:.2f}" for part in parts),
-        memory.verdict,
     )

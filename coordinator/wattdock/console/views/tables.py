@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size_text
 from rich.text import Text
 
-from wattdock.console.views.terminal import SENTENCES, Listing, Sheet
+from wattdock.console.views.terminal import SENTENCES, Listing
 from wattdock.reports.cells import NOTHING, cell_text, number, row_cells
 from wattdock.store import COLUMNS
 from wattdock.text import listed, pluralize
@@ -106,7 +106,7 @@ def tasks_view(states: Sequence[TaskState], *, most: int | None = None) -> View:
     ]
     from wattdock.fleet import summary
 
-    yield Sheet(TASK_COLUMNS, rows)
+    yield Listing(TASK_COLUMNS, rows)
     yield Text(summary(states))
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 # Parts of a view: tables, and lines of text that are never cut.
 View: TypeAlias = "Iterable[str | RenderableType]"
 UNLIMITED = 100_000
-# A column of texts becomes no narrower than this.
+# A column of sentences becomes no narrower than this.
 SHORTEST_PIECE = 12
-# The heading of a column whose cells are wrapped between words.
+# The heading of a column of sentences, and all headings whose texts may be wrapped.
 SENTENCES = "verdict"
+WRAPPED = (SENTENCES, "why", "A", "B")
 # Spaces between two columns.
 GAP = 2
 STATUS_STYLES = {"ok": "green", "failed": "bold red", "interrupted": "magenta"}
@@ -73,10 +74,10 @@ def _line(text: str | Text) -> Text:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table for rich to print; columns of figures stand at the right.
+class Listing:
+    """A table for rich to print, columns of figures at the right: no cell is broken over lines, but sentences may be.
 
-    Where the terminal is too narrow texts are wrapped, figures never.
+    Columns that the terminal has no room for are left out from the right, and named below the table.
     """
 
     headings: Sequence[str]
@@ -84,39 +85,19 @@ class Sheet:
     title: str | None = None
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Yield the title and the table."""
-        if self.title:
-            yield _line(Text(self.title, style="bold"))
-        table = Table(box=None, pad_edge=False)
-        for name, *cells in zip(self.headings, *self.rows, strict=True):
-            justify, longest = _justify(cells), max(map(len, [name, *cells]))
-            min_width = longest if justify == "right" else min(longest, SHORTEST_PIECE)
-            table.add_column(_line(name), justify=justify, min_width=min_width, overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(_line, row))
-        yield table
-
-
-class Listing(Sheet):
-    """A table of results for rich to print: no cell is broken over lines, but sentences may be.
-
-    Columns that the terminal has no room for are left out from the right, and named below the table.
-    """
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the title, the table, what is left out of it, and what the sign of disturbed results means."""
         if self.title:
             yield _line(Text(self.title, style="bold"))
         columns = list(zip(self.headings, *self.rows, strict=True))
+        wrapped = [name in WRAPPED and _justify(cells) == "left" for name, *cells in columns]
         widths = [max(map(cell_len, column)) for column in columns]
-        if SENTENCES in self.headings:
-            at = self.headings.index(SENTENCES)
-            widths[at] = max(cell_len(word) for cell in columns[at] for word in cell.split() or [""])
+        widths = [min(width, SHORTEST_PIECE) if wraps else width for wraps, width in zip(wrapped, widths, strict=True)]
         ends = list(accumulate(width + GAP for width in widths))
         fitting = max(1, sum(end - GAP <= options.max_width for end in ends))
         table = Table(box=None, pad_edge=False)
-        for (name, *cells), width in zip(columns[:fitting], widths, strict=False):
-            table.add_column(_line(name), justify=_justify(cells), min_width=width, no_wrap=name != SENTENCES)
+        for (name, *cells), width, wraps in zip(columns[:fitting], widths, wrapped, strict=False):
+            how: Any = {"justify": _justify(cells), "min_width": width, "no_wrap": not wraps, "overflow": "fold"}
+            table.add_column(_line(name), **how)
         for row in self.rows:
             styles = (STATUS_STYLES.get(cell.removesuffix(f" {MARK}"), "") for cell in row)
             table.add_row(*(_line(Text(cell, style=style)) for cell, style in zip(row[:fitting], styles, strict=False)))
