@@ -114,7 +114,7 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[L
     if isinstance(node, yaml.ScalarNode):
         where = _place(source, line) + f": {'.'.join(map(str, at))}" * bool(at)
         resolved = loader.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
-        return _scalar(node, resolved, where)
+        return _scalar(loader, node, resolved, where)
     mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key, line = key_node.value, key_node.start_mark.line + 1
@@ -135,25 +135,16 @@ def _place(source: str, line: int) -> str:
     return source if source.startswith("--") else f"{source}:{line}"
 
 
-def _scalar(node: yaml.ScalarNode, resolved: str, where: str) -> Any:
+def _scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode, resolved: str, where: str) -> Any:
     """Return a value; `resolved` is the tag that it has without quotes and without a tag of its own."""
     text = node.value
     if not node.style and (SWITCH.fullmatch(text) or NUMBER.fullmatch(text)):
         what = f"{where}: {text[:60]} means different values in YAML 1.1 and 1.2"
         remedy = "write true or false" if SWITCH.fullmatch(text) else "write a number without leading zeros and _"
         raise ConfigError(what, f"{remedy}, or quote the text")
-    match node.tag.removeprefix(TAG):
-        case "str":
-            return text
-        case tag if node.tag != resolved:
-            raise ConfigError(f"{where}: unknown tag {tag[:60]!r}", "remove it")
-        case "null":
-            return None
-        case "bool":
-            return text.lower() == "true"
-        case "float":
-            return float(re.sub(r"\.(?=[in])", "", text.lower()))
-    value = int(text, 0 if text[:2] in {"0o", "0x"} else 10)
-    if value.bit_length() > MAX_BITS:
+    if node.tag not in (TAG + "str", resolved):
+        raise ConfigError(f"{where}: unknown tag {node.tag.removeprefix(TAG)[:60]!r}", "remove it")
+    value = loader.construct_object(node)
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ConfigError(f"{where}: a number of {value.bit_length():,} bits", "write a smaller one")
     return value
