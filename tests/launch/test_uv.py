@@ -80,20 +80,14 @@ RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (
-            UNKNOWN,
-            "No solution found: Because absent was not found; the configured package index lacks it or refuses access;",
-        ),
+        (UNKNOWN, "No solution found: Because absent was not found"),
         (
             SILENT,
             "Request failed: Failed to fetch: a from the configured package index: last; the configured package ",
         ),
-        (FULL, "Failed to fetch: stem: No space left on device; make room"),
-        (
-            REFUSED,
-            "Failed to fetch: stem: HTTP status client error (403 Forbidden); the configured package index refuses ",
-        ),
-        (OLD, f"{OLD[0][7:]}: {OLD[1][9:]}: {OLD[3]}; this machine's processor, C library (`ldd --version`) or Python"),
+        (FULL, "Failed to fetch: stem: No space left on device"),
+        (REFUSED, "Failed to fetch: stem: HTTP status client error (403 Forbidden)"),
+        (OLD, f"{OLD[0][7:]}: {OLD[1][9:]}: {OLD[3]}"),
         (["something else"], "something else"),
         ([], "uv said nothing"),
     ],

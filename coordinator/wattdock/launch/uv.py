@@ -42,23 +42,13 @@ SECTIONS = ("global", "install", ":env:")
 # Python itself is never fetched.
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
-CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
-UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
-# Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
-ADVICE = {
-    "No space left": "make room",
-    "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
-    "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
-    **dict.fromkeys(
-        ("no wheels with a matching", "no usable wheels"),
-        "this machine's processor, C library (`ldd --version`) or Python has no wheel of it: use --launcher docker, or "
-        "name another Python with --runner-python",
-    ),
-    # To uv, a package that an index refuses is a package that the index lacks.
-    "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
-    "Failed to fetch": UNANSWERED,
-    "error sending request": UNANSWERED,
-}
+UNANSWERED = (
+    "the configured package index does not answer and uv's cache lacks packages; it is set in `pip config list`, or in "
+    "variables UV_…"
+)
+# Words in uv's last error that tell of an index that does not answer, and those of other obstacles that come with them.
+SILENCE = ("Failed to fetch", "error sending request")
+OBSTACLES = ("HTTP status", "No space left", "Hash mismatch", "No solution found")
 
 
 def run_uv(
@@ -133,7 +123,7 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def failure(lines: Sequence[str]) -> str:
-    """Return uv's last error in one line, with what to do; of an address only the package or file is shown.
+    """Return uv's last error in one line; of an address only the package or file is shown.
 
     The address of an index may hold a password.
     """
@@ -143,8 +133,9 @@ def failure(lines: Sequence[str]) -> str:
     error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
     # The first causes name the package, the last one the obstacle.
     causes = ": ".join(ADDRESS.sub(_without_index, cause) for cause in [*error[:2], *error[2:][-1:]])
-    advice = next((advice for words, advice in ADVICE.items() if words in "\n".join(error)), None)
-    return f"{causes.removesuffix('.')}; {advice}" if advice else causes.removesuffix(".")
+    said = "\n".join(error)
+    is_unanswered = any(words in said for words in SILENCE) and not any(words in said for words in OBSTACLES)
+    return f"{causes.removesuffix('.')}; {UNANSWERED}" if is_unanswered else causes.removesuffix(".")
 
 
 def _without_index(address: re.Match[str]) -> str:

@@ -10,7 +10,6 @@ from rich.text import Text
 from wattdock.console.views.terminal import Listing
 from wattdock.host import leases
 from wattdock.reports.cells import NOTHING, number
-from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis import Check
@@ -66,13 +65,9 @@ def _summary(host: GpuInventory) -> str:
     if not host.gpus:
         return f"no GPU: {host.reason or 'none answers'}"
     models = ", ".join(f"{count} × {name}" for name, count in Counter(gpu.name for gpu in host.gpus).items())
-    used = known_sum(gpu.vram_used_bytes for gpu in host.gpus)
-    total = known_sum(gpu.vram_total_bytes for gpu in host.gpus)
-    power_w = known_sum(activity.power_w for activity in host.activity.values())
-    limit_w = known_sum(gpu.power_limit_w for gpu in host.gpus)
     first = host.gpus[0]
     driver = f"driver {first.driver_version or NOTHING}, CUDA up to {first.cuda_driver_version or NOTHING}"
-    return f"{models}: {_gb(used)} of {_gb(total)} GB in use, {_watts(power_w)} of {_watts(limit_w)} W; {driver}"
+    return f"{models}; {driver}"
 
 
 def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
