@@ -166,7 +166,7 @@ def test_the_cheapest_split_is_named_with_whether_the_next_one_differs() -> None
 
 
 def test_one_of_several_splits_is_not_told_apart_by_what_chance_makes_of_several() -> None:
-    """A ratio with p = 0.05 at most parts it from the cheapest of two splits; of five, Holm asks for less than 0.05 ÷ 4."""
+    """A ratio with p = 0.05 at most parts it from the cheapest of two splits; of five, Holm asks for 0.05 ÷ 4."""
     off = np.array([0.005, 0.0082, 0.0115])
     kinds = ({"tensor_parallel_size": 2}, PP, DP, {"tensor_parallel_size": 4})
     results = {"dear": of_study("s", at_cost({}, (65 * (1 + off)).tolist()))}
