@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -325,10 +324,10 @@ def request_record(message: pb.RequestRecord) -> RequestRecord:
 class PassParts:
     """A pass as it comes in, chunk by chunk, until its summary."""
 
-    requests: list[RequestRecord] = field(default_factory=list)
-    tokens: list[pb.TokenSeries] = field(default_factory=list)
-    steps: list[pb.StepSeries] = field(default_factory=list)
-    summary: pb.PassSummary | None = None
+    requests: pb.RequestChunk = field(default_factory=pb.RequestChunk)
+    tokens: pb.TokenSeries = field(default_factory=pb.TokenSeries)
+    steps: pb.StepSeries = field(default_factory=pb.StepSeries)
+    summary: pb.PassSummary = field(default_factory=pb.PassSummary)
     size_bytes: int = 0
 
     def add(self, event: pb.GenerateEvent) -> None:
@@ -342,17 +341,10 @@ class PassParts:
         )
         if self.size_bytes > MAX_PASS_BYTES:
             raise ValueError(f"the record of a pass takes more than {MAX_PASS_BYTES:,} bytes; make passes shorter")
-        match event.WhichOneof("event"):
-            case "requests":
-                self.requests += map(request_record, event.requests.requests)
-            case "tokens":
-                self.tokens.append(event.tokens)
-            case "steps":
-                self.steps.append(event.steps)
-            case "summary":
-                self.summary = event.summary
-            case None:
-                raise ValueError("an event of a pass is empty")
+        if (kind := event.WhichOneof("event")) is None:
+            raise ValueError("an event of a pass is empty")
+        if kind != "heartbeat":
+            getattr(self, kind).MergeFrom(getattr(event, kind))
 
     def record(self) -> PassRecord:
         """Return the pass.
@@ -360,18 +352,19 @@ class PassParts:
         Raises:
             ValueError: It has no summary, lacks requests, or its figures cannot be.
         """
-        if self.summary is None:
+        summary, requests = self.summary, [request_record(message) for message in self.requests.requests]
+        if not summary.HasField("span"):
             raise ValueError("a pass ended without a summary")
-        if self.summary.requests != len(self.requests):
-            raise ValueError(f"a pass was of {self.summary.requests} requests, {len(self.requests)} came")
-        values = figures(self.summary) | (figures(self.summary.serving) if self.summary.HasField("serving") else {})
+        if summary.requests != len(requests):
+            raise ValueError(f"a pass was of {summary.requests} requests, {len(requests)} came")
+        values = figures(summary) | (figures(summary.serving) if summary.HasField("serving") else {})
         values |= {
-            "requests": tuple(sorted(self.requests, key=lambda request: request.index)),
-            "template_asked_time": self.summary.template_asked_time,
+            "requests": tuple(sorted(requests, key=lambda request: request.index)),
+            "template_asked_time": summary.template_asked_time,
         }
         record = PassRecord(
             **values,
-            span=span(self.summary.span),
+            span=span(summary.span),
             tokens=_columns(passes.TokenSeries, self.tokens),
             steps=_columns(passes.Steps, self.steps),
         )
@@ -379,11 +372,6 @@ class PassParts:
         return record
 
 
-def _columns(kind: type[S], chunks: Sequence[Message]) -> S:
-    """Return a series whose columns came in chunks, each column under the same name."""
-    return kind(
-        *(
-            np.fromiter(chain.from_iterable(getattr(chunk, part.name) for chunk in chunks), dtype=np.int64)
-            for part in fields(kind)
-        )
-    )
+def _columns(kind: type[S], series: Message) -> S:
+    """Return a series whose columns have the same names."""
+    return kind(*(np.fromiter(getattr(series, part.name), dtype=np.int64) for part in fields(kind)))
