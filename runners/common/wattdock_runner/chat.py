@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_left
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import InvalidRequest
@@ -27,7 +25,6 @@ PROBE, PLACE = "How many joules are in a watt-hour?\n\n\t\"1\"  <'2'> & \\", "\0
 TRIAL = f"a text such as {PROBE!r}"
 # The module of transformers whose `strftime_now` reads the clock for templates.
 TEMPLATES = "transformers.utils.chat_template_utils"
-QUOTED_CHARACTERS = 40
 
 
 class ChatTemplate:
@@ -106,13 +103,9 @@ class ChatTemplate:
         for i, whole in enumerate(texts):
             # A short text may stand in the template's own words, or in another message.
             rest = PLACE.join([words, *texts[:i], *texts[i + 1 :]])
-            lacks = partial(_lacks, rendered, rest, whole)
-            if whole and lacks(len(whole)):
-                kept = bisect_left(range(1, len(whole) + 1), True, key=lacks)
-                missing = whole[kept : kept + QUOTED_CHARACTERS]
+            if whole and rendered.count(whole) <= rest.count(whole):
                 message = name if len(texts) == 1 else f"message {i + 1} of {name}"
-                problem = f"leaves out {missing!r} of {message}, from character {kept + 1} of {len(whole)} on"
-                raise _refusal(problem, messages)
+                raise _refusal(f"leaves out or changes a part of {message}", messages)
         return rendered
 
     @contextmanager
@@ -133,11 +126,6 @@ class ChatTemplate:
         """Return the present that the template is told."""
         self.asked_time = True
         return self._now
-
-
-def _lacks(rendered: str, rest: str, whole: str, length: int) -> bool:
-    """Return whether the first characters of a text stand in a rendering no more often than in the rest alone."""
-    return rendered.count(whole[:length]) <= rest.count(whole[:length])
 
 
 def _refusal(problem: str, messages: Messages) -> InvalidRequest:
