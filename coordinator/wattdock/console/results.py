@@ -53,7 +53,7 @@ def list_(
     Failures are counted in the last line; --all and --json list them.
     """
     from wattdock.console.views import show
-    from wattdock.store import Row, matching, select
+    from wattdock.store import TABLES, matching, select
 
     everything = select(output_dir, superseded=True, warn=_say_left_out)
     found = matching(everything, where, superseded=True)
@@ -65,7 +65,7 @@ def list_(
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
-        show(rows[:limit], columns=Row.columns("in_list"), names=shortest_unique_names(names))
+        show(rows[:limit], columns=TABLES["list"], names=shortest_unique_names(names))
     more = f", the latest {limit} shown; --limit shows more" if len(rows) > limit else ""
     counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items() if count)
     say(f"{pluralize(len(rows), 'result')}{more}{counts and f'; {counts}: --all shows them'}")

@@ -26,7 +26,7 @@ from wattdock.reports.chart_data import (
     timelines,
 )
 from wattdock.reports.wording import STATUSES, boundaries, cut_text, no_joules_text, power_profile_text
-from wattdock.store import Row
+from wattdock.store import TABLES, Row
 from wattdock.text import COMPACT, json_text, singular
 from wattdock.version import __version__
 
@@ -258,7 +258,7 @@ def _summary(points: Sequence[Point]) -> dict[str, Any]:
     """
     # Joules always have a column: where they are unknown, the page says so.
     first = ENERGY_AND_SPEED[all(point.row.unit for point in points)][0]
-    others = [name for name in Row.columns("on_page") if name != first]
+    others = [name for name in TABLES["page"] if name != first]
     names = [first, *(name for name in others if any(getattr(point.row, name) is not None for point in points))]
     lines = [(point, point_cells(point, names)) for point in points]
     alike = [name for name in names[1:] if len(points) > 1 and len({cells[name] for _, cells in lines}) == 1]

@@ -12,7 +12,7 @@ from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
 from wattdock.reports.wording import boundaries
-from wattdock.store import Row
+from wattdock.store import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "concat": {"spacing": 8},
 }
 # Columns of a printed table.
-PRINTED = Row.columns("in_paper")
+PRINTED = TABLES["paper"]
 HEADINGS = headings(PRINTED)
 NOTE = (
     "Intervals [low, high] are of 95 %: of J/output token from its uncertainty budget, of others from how restarts "

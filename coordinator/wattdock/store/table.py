@@ -1,6 +1,6 @@
 """The tidy table of results, a `Row` per result: lists, exports, SQL, charts and papers read it.
 
-A new column is one more field of `Row`, with its place in an `ExperimentResult` and its position in tables for people.
+A new column is one more field of `Row`, with its place in an `ExperimentResult`; `TABLES` says which tables show it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,11 @@ class Column(NamedTuple):
         place: Dotted name in an `ExperimentResult`; empty where `Row.of` computes the value.
         heading: The column's name in tables for people.
         form: How people read its values: a format specification, "seconds", or "file name".
-        in_list, in_study, on_page, in_paper: The column's position in `results list`, in `show` of several results, in
-            a report's summary and in a table for a paper, from 1; 0 where it is left out.
     """
 
     place: str = ""
     heading: str = ""
     form: str = ""
-    in_list: int = 0
-    in_study: int = 0
-    on_page: int = 0
-    in_paper: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,129 +72,89 @@ class Row:
         superseded: A later attempt of the same study replaces it.
     """
 
-    folder: Annotated[str, Column(heading="folder", form="file name", in_list=1)]
-    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M", in_list=16)]
-    name: Annotated[str, Column(heading="experiment", in_list=6, in_study=1, in_paper=1)]
-    status: Annotated[str, Column("status", "status", in_list=2, in_study=4)]
-    backend: Annotated[str, Column("config.backend", "backend", in_list=17, on_page=18, in_paper=2)]
-    model: Annotated[str, Column(heading="model", in_list=9, on_page=19, in_paper=3)]
+    folder: Annotated[str, Column(heading="folder", form="file name")]
+    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M")]
+    name: Annotated[str, Column(heading="experiment")]
+    status: Annotated[str, Column("status", "status")]
+    backend: Annotated[str, Column("config.backend", "backend")]
+    model: Annotated[str, Column(heading="model")]
     revision: Annotated[str | None, Column("environment.model.revision")]
     weights: Annotated[str | None, Column("environment.model.weights")]
     framework_version: Annotated[str | None, Column("environment.runner.framework_version")]
     launcher: Annotated[str | None, Column("environment.launcher")]
-    gpus: Annotated[str | None, Column(heading="GPU", in_list=10, on_page=17)]
-    gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs", in_study=5, in_paper=4)]
-    parallelism: Annotated[str | None, Column(heading="split", in_list=11)]
+    gpus: Annotated[str | None, Column(heading="GPU")]
+    gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
+    parallelism: Annotated[str | None, Column(heading="split")]
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
-    batch_size: Annotated[
-        int | None,
-        Column("config.workload.batch_size", "batch", in_list=5, in_study=6, on_page=15, in_paper=5),
-    ]
-    prompts: Annotated[str | None, Column("environment.dataset", "prompts", in_list=12)]
+    batch_size: Annotated[int | None, Column("config.workload.batch_size", "batch")]
+    prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
     input_tokens: Annotated[float | None, Column(form=".4g")]
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
-    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts", on_page=16)]
+    restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
     duration_s: Annotated[float | None, Column("performance.duration_s")]
     requests: Annotated[int | None, Column("performance.requests", "requests", ",")]
     prompt_tokens: Annotated[int | None, Column("performance.prompt_tokens")]
-    output_tokens: Annotated[
-        int | None, Column("performance.output_tokens", "output tokens", ",", in_study=7, on_page=14)
-    ]
+    output_tokens: Annotated[int | None, Column("performance.output_tokens", "output tokens", ",")]
     cached_prompt_share: Annotated[
-        float | None, Column("performance.cached_prompt_share", "prompt from a cache", ".1%", on_page=20)
+        float | None, Column("performance.cached_prompt_share", "prompt from a cache", ".1%")
     ]
-    drafts: Annotated[str | None, Column("performance.drafts.text", "drafts", on_page=14)]
-    output_tokens_per_s: Annotated[
-        float | None,
-        Column(
-            "performance.output_tokens_per_s",
-            "output tokens/s",
-            ",.1f",
-            in_list=4,
-            in_study=3,
-            on_page=3,
-            in_paper=7,
-        ),
-    ]
+    drafts: Annotated[str | None, Column("performance.drafts.text", "drafts")]
+    output_tokens_per_s: Annotated[float | None, Column("performance.output_tokens_per_s", "output tokens/s", ",.1f")]
     output_tokens_per_s_low: float | None
     output_tokens_per_s_high: float | None
     requests_per_s: Annotated[float | None, Column("performance.requests_per_s")]
-    ttft_p50_s: Annotated[float | None, Column("performance.ttft.p50_s", "TTFT p50", "seconds", on_page=11)]
+    ttft_p50_s: Annotated[float | None, Column("performance.ttft.p50_s", "TTFT p50", "seconds")]
     ttft_p95_s: Annotated[float | None, Column("performance.ttft.p95_s", "TTFT p95", "seconds")]
-    tpot_p50_s: Annotated[float | None, Column("performance.tpot.p50_s", "TPOT p50", "seconds", on_page=12)]
+    tpot_p50_s: Annotated[float | None, Column("performance.tpot.p50_s", "TPOT p50", "seconds")]
     tpot_p95_s: Annotated[float | None, Column("performance.tpot.p95_s", "TPOT p95", "seconds")]
     e2e_p50_s: Annotated[float | None, Column("performance.e2e.p50_s", "end to end p50", "seconds")]
     e2e_p95_s: Annotated[float | None, Column("performance.e2e.p95_s", "end to end p95", "seconds")]
-    itl_p50_s: Annotated[float | None, Column("performance.itl.p50_s", "ITL p50", "seconds", on_page=13)]
+    itl_p50_s: Annotated[float | None, Column("performance.itl.p50_s", "ITL p50", "seconds")]
     itl_p99_s: Annotated[float | None, Column("performance.itl.p99_s", "ITL p99", "seconds")]
-    slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%", on_page=6)]
-    requests_met_per_s: Annotated[
-        float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g", on_page=7)
-    ]
+    slo_met_share: Annotated[float | None, Column("goodput.share_met", "met SLO", ".1%")]
+    requests_met_per_s: Annotated[float | None, Column("goodput.requests_met_per_s", "goodput, requests/s", ",.3g")]
     output_tokens_met_per_s: Annotated[float | None, Column("goodput.output_tokens_met_per_s")]
     energy_boundary: Annotated[str | None, Column("energy.energy_boundary")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
     timing_j: Annotated[float | None, Column("energy.timing_j")]
-    energy_per_output_token_j: Annotated[
-        float | None,
-        Column(
-            "budget.energy_per_unit_j",
-            "J/output token",
-            ".4g",
-            in_list=3,
-            in_study=2,
-            on_page=1,
-            in_paper=6,
-        ),
-    ]
-    energy_per_unit_j: Annotated[
-        float | None, Column(heading="J/unit", form=".4g", in_list=3, in_study=2, on_page=1, in_paper=6)
-    ] = None
-    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g", in_list=13)] = None
-    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)] = None
-    units_per_s: Annotated[
-        float | None, Column(heading="units/s", form=",.4g", in_list=4, in_study=3, on_page=3, in_paper=7)
-    ] = None
-    unit: Annotated[str | None, Column(heading="unit", in_list=3, in_study=2, on_page=1, in_paper=6)] = None
-    work: Annotated[int | None, Column(heading="units", form=",", in_study=7, on_page=14)] = None
-    headline_window: Annotated[str | None, Column("energy.windows.headline", "window", on_page=2)]
-    energy_per_output_token_low_j: Annotated[
-        float | None, Column(heading="J/output token from", form=".4g", in_list=13)
-    ]
-    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g", in_list=14)]
+    energy_per_output_token_j: Annotated[float | None, Column("budget.energy_per_unit_j", "J/output token", ".4g")]
+    energy_per_unit_j: Annotated[float | None, Column(heading="J/unit", form=".4g")] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g")] = None
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g")] = None
+    units_per_s: Annotated[float | None, Column(heading="units/s", form=",.4g")] = None
+    unit: Annotated[str | None, Column(heading="unit")] = None
+    work: Annotated[int | None, Column(heading="units", form=",")] = None
+    headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
+    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
     energy_per_output_token_u: Annotated[float | None, Column("budget.expanded", "relative half width", ".2%")]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
     energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
     energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
-    energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j", on_page=8)]
-    mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f", in_study=8, on_page=4)]
-    mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f", on_page=5)]
-    score: Annotated[float | None, Column("quality.overall.score", "score", ".3f", in_study=9, on_page=21)] = None
-    score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f", in_study=10)] = None
+    energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
+    mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
+    mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
+    score: Annotated[float | None, Column("quality.overall.score", "score", ".3f")] = None
+    score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f")] = None
     energy_per_correct_j: Annotated[
-        float | None,
-        Column("quality.overall.energy_per_correct_j", "J/correct answer", ".4g", in_study=11, on_page=22),
+        float | None, Column("quality.overall.energy_per_correct_j", "J/correct answer", ".4g")
     ] = None
     energy_per_correct_low_j: Annotated[
         float | None, Column("quality.overall.interval.low", "J/correct from", ".4g")
     ] = None
     energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.interval.high", "to", ".4g")] = None
-    answers_cut: Annotated[int | None, Column("quality.overall.cut", "answers cut", ",", in_study=12, on_page=23)] = (
-        None
-    )
-    nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit", on_page=9)]
-    roofline_time_ratio: Annotated[
-        float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g", on_page=10)
-    ]
-    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%", in_list=15)]
-    disturbed: Annotated[str | None, Column(heading="disturbed by others", in_list=18)]
-    publishable: Annotated[bool | None, Column("audit.publishable", "publishable", in_list=8, in_paper=8)]
-    reason: Annotated[str | None, Column(heading="reason", in_list=19)]
+    answers_cut: Annotated[int | None, Column("quality.overall.cut", "answers cut", ",")] = None
+    nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
+    roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
+    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%")]
+    disturbed: Annotated[str | None, Column(heading="disturbed by others")]
+    publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
+    reason: Annotated[str | None, Column(heading="reason")]
     error_cause: Annotated[str | None, Column("error.cause")]
-    study_id: Annotated[str | None, Column("study.study_id", "study", in_list=7)]
+    study_id: Annotated[str | None, Column("study.study_id", "study")]
     node: Annotated[str | None, Column("environment.job.node", "node")]
     job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]
@@ -254,18 +208,35 @@ class Row:
         """Return the type of each column's values, None aside."""
         return {name: next(iter(get_args(hint)), hint) for name, hint in get_type_hints(Row).items()}
 
-    @staticmethod
-    def columns(table: Literal["in_list", "in_study", "on_page", "in_paper"]) -> list[str]:
-        """Return the names of the columns that a table for people has, in their order."""
-        positions: dict[str, int] = {name: getattr(column, table) for name, column in COLUMNS.items()}
-        return sorted(filter(positions.__getitem__, positions), key=positions.__getitem__)
-
 
 _HINTS = get_type_hints(Row, include_extras=True)
 COLUMNS: dict[str, Column] = {
     name: next(iter(getattr(hint, "__metadata__", ())), Column()) for name, hint in _HINTS.items()
 }
 PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if column.place}
+# Columns, in order, of `results list`, of `show` of several results, of a report's summary and of a paper's table. The
+# figures of a command stand beside those of an engine.
+TABLES: dict[Literal["list", "show", "page", "paper"], list[str]] = {
+    "list": """
+        folder status energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s batch_size name
+        study_id publishable model gpus parallelism prompts energy_per_unit_low_j energy_per_output_token_low_j
+        energy_per_unit_high_j energy_per_output_token_high_j cpu_others_share started_utc backend disturbed reason
+    """.split(),
+    "show": """
+        name energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s status gpu_count
+        batch_size output_tokens work mean_power_w score score_error energy_per_correct_j answers_cut
+    """.split(),
+    "page": """
+        energy_per_output_token_j energy_per_unit_j unit headline_window output_tokens_per_s units_per_s mean_power_w
+        mean_hbm_power_w slo_met_share requests_met_per_s energy_per_output_token_met_j nearest_limit
+        roofline_time_ratio ttft_p50_s tpot_p50_s itl_p50_s output_tokens drafts work batch_size restarts gpus backend
+        model cached_prompt_share score energy_per_correct_j answers_cut
+    """.split(),
+    "paper": """
+        name backend model gpu_count batch_size energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s
+        units_per_s publishable
+    """.split(),
+}
 # Columns that a command has none of: what it was sent, and what is counted in tokens or requests.
 OF_ENGINES = (
     *("arrival", "rate_per_s", "batch_size", "prompts", "max_output_tokens", "passes", "requests", "requests_per_s"),

@@ -22,7 +22,7 @@ from wattdock.reports.wording import (
     power_profile_text,
     quantity_text,
 )
-from wattdock.store import COLUMNS, Row
+from wattdock.store import COLUMNS, TABLES
 from wattdock.text import listed, pluralize, singular
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         yield pairs([*_rows(stored[0], errors=errors), *verdict])
         yield f"stored in {shlex.quote(stored[0].place)}"
     else:
-        columns = Row.columns("in_study")
+        columns = TABLES["show"]
         rows = [point_cells(point, columns) for point in points_of(stored)]
         known = [name for name in columns if any(row[name] not in (NOTHING, "0") for row in rows)]
         for result in stored:
