@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from wattdock.config import load_study
 from wattdock.console.progress import progress_for
-from wattdock.errors import ConfigError, WattdockError
+from wattdock.errors import ConfigError, error_kind
 from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wattdock.analysis import ExperimentResult
-    from wattdock.records import Failure
 
 FilePath: TypeAlias = str | os.PathLike[str]
 # Library of a table: "auto" is pandas where it is installed, else Arrow.
@@ -159,7 +158,7 @@ def run(
     found = Results(map(Result, done.results))
     failures = [result.data.error for result in found if result.data.error]
     if failures and len(failures) == len(found):
-        raise _error(failures[0])
+        raise error_kind(failures[0].exit_code)(f"{failures[0].stage}: {failures[0].message}")
     for line in dict.fromkeys(f"{failure.stage}: {failure.message}" for failure in failures):
         warnings.warn(line, stacklevel=2)
     return found
@@ -212,11 +211,6 @@ def results(
     for line in lines:
         warnings.warn(line, stacklevel=2)
     return _framed(Row.table(rows), frame)
-
-
-def _error(failure: Failure) -> WattdockError:
-    kinds = {int(kind.exit_code): kind for kind in WattdockError.__subclasses__()}
-    return kinds.get(failure.exit_code, WattdockError)(f"{failure.stage}: {failure.message}")
 
 
 def _framed(table: pa.Table, frame: Frame) -> Any:

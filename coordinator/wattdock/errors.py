@@ -124,11 +124,15 @@ class WattdockError(Exception):
 
     def at(self, place: object) -> WattdockError:
         """Return the error with the place where it was met, in the class of its exit code."""
-        kind: type[WattdockError] = next(kind for kind in type(self).__mro__ if kind.__base__ is WattdockError)
-        return kind(f"{place}: {self.what}", self.remedy, cause=self.cause)
+        return error_kind(self.exit_code)(f"{place}: {self.what}", self.remedy, cause=self.cause)
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+
+def error_kind(exit_code: int) -> type[WattdockError]:
+    """Return the class of the errors that end a command with this code."""
+    return next((kind for kind in WattdockError.__subclasses__() if kind.exit_code == exit_code), WattdockError)
 
 
 class ConfigError(WattdockError):

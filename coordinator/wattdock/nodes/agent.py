@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import PreflightError, WattdockError
+from wattdock.errors import PreflightError, RunnerError, WattdockError
 from wattdock.nodes.addresses import here
 from wattdock.nodes.messages import description, error_message
 from wattdock.nodes.node_session import NodeSession
@@ -148,6 +148,6 @@ def _answer(session: NodeSession, order: pb.NodeOrder) -> pb.NodeEvent:
         event = pb.NodeEvent(error=error_message(error))
     except Exception as error:  # noqa: BLE001  (the head has to know)
         traceback.print_exc()
-        event = pb.NodeEvent(error=pb.NodeError(what=f"a bug in wattdock: {type(error).__name__}: {error}"))
+        event = pb.NodeEvent(error=error_message(RunnerError(f"a bug in wattdock: {type(error).__name__}: {error}")))
     event.answers = order.number
     return event

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock import errors
-from wattdock.errors import Cause, StoreError, WattdockError
+from wattdock.errors import Cause, MeterError, StoreError, WattdockError, error_kind
 from wattdock.files import write_whole
 from wattdock.host import Gpu, Machine, processes
 from wattdock.opening import read_regular
@@ -18,16 +17,11 @@ from wattdock.version import __version__
 from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from wattdock.metering import Timeline
 
 PROTOCOL_VERSION = 1
-CLASSES: Mapping[int, type[WattdockError]] = {
-    kind.exit_code: kind
-    for kind in (errors.ConfigError, errors.PreflightError, errors.LaunchError, errors.RunnerError, errors.MeterError)
-}
 
 
 class PlannedNode(Stored):
@@ -55,10 +49,9 @@ def error_message(error: WattdockError) -> pb.NodeError:
 
 def error_from(message: pb.NodeError, node: str) -> WattdockError:
     """Return the error of a node, in its class, with the node's name."""
-    kind = CLASSES.get(message.exit_code, errors.RunnerError)
     causes = {cause.value: cause for cause in Cause}
     remedy = message.remedy if message.HasField("remedy") else None
-    return kind(f"node {node}: {message.what}", remedy, cause=causes.get(message.cause))
+    return error_kind(message.exit_code)(f"node {node}: {message.what}", remedy, cause=causes.get(message.cause))
 
 
 def timeline_message(timeline: Timeline, scratch: Path) -> pb.NodeTimeline:
@@ -82,7 +75,7 @@ def timeline_from(message: pb.NodeTimeline, scratch: Path, node: str) -> Timelin
         with OwnedFolder.open(folder) as opened:
             timeline = disk.read(opened).timeline
     except StoreError as error:
-        raise errors.MeterError(f"node {node} sent no timeline: {error.what}") from error
+        raise MeterError(f"node {node} sent no timeline: {error.what}") from error
     if timeline is None:
-        raise errors.MeterError(f"node {node} sent no timeline")
+        raise MeterError(f"node {node} sent no timeline")
     return timeline
