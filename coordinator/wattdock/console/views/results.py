@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.config import CommandSection
     from wattdock.console.views.terminal import View
-    from wattdock.store import StoredResult
+    from wattdock.store import Row, StoredResult
 
 VARIABLE_CHARACTERS = 60
 # How many checks a verdict names that failed, and that could not be decided; `show --checks` has all.
