@@ -43,18 +43,25 @@ def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated() -> None:
         assert all(figure in arrivals for figure in ("50 requests/s", "0.154", "70.0%", "40 of 400"))
 
 
+def test_a_served_engine_s_client_is_told() -> None:
+    """How busy it was, and by how much it read late."""
+    serving = {"client_cpu_share": 0.472, "client_late_s": 0.0114}
+    served = terminal_rows(row("a", {"performance.serving": serving}))["served"]
+    assert served == "client 47% busy, reads 11.4 ms late (p99)"
+
+
 def test_other_programs_that_kept_the_cpus_busy_are_named() -> None:
     """Nothing else on the page tells why it was slow."""
     assert terminal_rows(checked("CPU use by others", "fail"))["disturbed"].endswith(": 61%")
     assert "disturbed" not in terminal_rows(checked("CPU use by others", "pass"))
 
 
-def test_goodput_names_that_all_joules_count() -> None:
+def test_goodput_names_its_limits_and_that_all_joules_count() -> None:
     """Whoever reads the cost sees what it is of; where it is unknown, the reason stands there."""
     known = {"requests": 40, "share_met": 0.75, "requests_met_per_s": 1.5, "energy_per_request_met_j": 200.0}
     asked = {"config.slo": {"ttft_ms": 200, "e2e_ms": 5000}, "goodput": known | {"energy_per_output_token_met_j": 2.5}}
     rows = terminal_rows(row("a", asked))
-    assert "met SLO 75.0%, goodput, requests/s 1.5" in rows["limits"]
+    assert all(figure in rows["goodput"] for figure in ("1.5 requests/s", "75.0%", "TTFT 200.0 ms", "E2E 5.00 s"))
     assert all(figure in rows["cost of goodput"] for figure in ("200 J/request", "2.5 J/output token"))
     unknown = terminal_rows(row("a", asked | {"goodput": {"reason": "none met"}}))
     assert unknown["cost of goodput"].endswith(": none met")

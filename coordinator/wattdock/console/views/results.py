@@ -13,7 +13,7 @@ from wattdock.analysis import Audit, statistics
 from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
-from wattdock.reports.cells import NOTHING, number, row_cells
+from wattdock.reports.cells import NOTHING, number, seconds_text
 from wattdock.reports.wording import (
     STATUSES,
     boards_text,
@@ -31,22 +31,13 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.config import CommandSection
     from wattdock.console.views.terminal import View
-    from wattdock.store import Row, StoredResult
+    from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
 # How many checks a verdict names that failed, and that could not be decided; `show --checks` has all.
 NAMES_SHOWN = 5
 # Lines of a failed command's output that are shown; result.json has more.
 LAST_LINES = 5
-# Rows of one result that hold columns of the table of results.
-COLUMN_ROWS = {
-    "work": ("requests", "output_tokens", "cached_prompt_share", "drafts"),
-    "latency": (
-        *("ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "itl_p50_s", "itl_p99_s"),
-        *("e2e_p50_s", "e2e_p95_s"),
-    ),
-    "limits": ("slo_met_share", "requests_met_per_s", "nearest_limit", "roofline_time_ratio"),
-}
 
 
 def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors: bool = True, more: str = "") -> View:
@@ -75,7 +66,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         yield Text.assemble((shown.config.label, "bold"), f"  {shown.started_utc}  {shown.status}")
         # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
-        yield pairs([*_rows(stored[0], errors=errors), *verdict])
+        yield pairs([*_rows(shown, errors=errors), *verdict])
         yield f"stored in {shlex.quote(stored[0].place)}"
     else:
         columns = TABLES["show"]
@@ -130,9 +121,8 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
         yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the runs' time: {joules}{interval}"
 
 
-def _rows(stored: StoredResult, *, errors: bool) -> Iterable[tuple[str, str]]:
+def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]]:
     """Yield what ran, how fast and at what cost."""
-    result = stored.result
     if result.error:
         if errors:
             yield "error", f"{result.error.kind} in {result.error.stage}: {result.error.message}"
@@ -160,24 +150,17 @@ def _rows(stored: StoredResult, *, errors: bool) -> Iterable[tuple[str, str]]:
         if variables := environment.variables:
             yield "variables", " ".join(f"{name}={value[:VARIABLE_CHARACTERS]}" for name, value in variables.items())
     if not result.config.command:
-        yield from _column_rows(stored.row)
         yield from _speed_rows(result)
     yield from _energy_rows(result)
     yield from _quality_rows(result)
     yield from _derived_rows(result)
 
 
-def _column_rows(row: Row) -> Iterable[tuple[str, str]]:
-    """Yield what columns of the table of results say, under their names there."""
-    for name, columns in COLUMN_ROWS.items():
-        cells = row_cells(row, columns).items()
-        if known := [f"{COLUMNS[column].heading} {text}" for column, text in cells if text != NOTHING]:
-            yield name, ", ".join(known)
-
-
 def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if (performance := result.performance) is None:
         return
+    passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
+    yield "requests", f"{performance.requests} in {passes}, {performance.duration_s:.2f} s"
     if performance.offered_rate_per_s and performance.schedule_lag_share is not None:
         rates = f"{performance.offered_rate_per_s:.3g} requests/s offered, {performance.requests_per_s:.3g} achieved"
         behind = result.audit and result.audit.failure(Audit.ARRIVALS_SERVED)
@@ -185,11 +168,28 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         left_out = f"; {performance.arrivals_left_out}" if performance.arrivals_left_out else ""
         lag = f"{performance.schedule_lag_share:.1%} of a pass behind at its end"
         yield "arrivals", f"{rates}{saturated}; {lag}{left_out}"
+    prompt = number(performance.prompt_tokens, ",")
+    share = performance.cached_prompt_share
+    cached = f", {performance.cached_prompt_tokens:,} of them from a cache ({share:.1%})" if share else ""
+    yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
+    if performance.drafts:
+        yield "drafts", performance.drafts.text
     windows = result.energy.windows if result.energy else None
     counted = f"tokens ÷ seconds of {windows.headline}" if windows else "tokens ÷ seconds"
     yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s ({counted})"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
+    of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
+    for name, quantiles in of.items():
+        if quantiles is None:
+            yield name, NOTHING
+            continue
+        tail = {"p95": quantiles.p95_s, "p99": quantiles.p99_s} if quantiles.p95_s else {"largest": quantiles.max_s}
+        at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
+        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
+    if serving := performance.serving:
+        late = f"reads {seconds_text(serving.client_late_s)} late (p99)"
+        yield "served", f"client {serving.client_cpu_share:.0%} busy, {late}"
 
 
 def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
@@ -283,13 +283,26 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    """Yield the cost of goodput, the host's energy, and how restarts differ."""
-    if good := result.goodput:
+    """Yield goodput, the host's energy, arithmetic, and how restarts differ."""
+    if (good := result.goodput) and (slo := result.config.slo):
+        if good.share_met is not None:
+            limits = ", ".join(f"{name.upper()} {seconds_text(limit_s)}" for name, limit_s in slo.limits_s.items())
+            share = f"{good.share_met:.1%} of {good.requests:,} requests within {limits}"
+            yield "goodput", f"{good.requests_met_per_s:.3g} requests/s: {share}"
         per_request, per_token = number(good.energy_per_request_met_j), number(good.energy_per_output_token_met_j)
         cost = f"{per_request} J/request, {per_token} J/output token that met the limits, of all joules"
         yield "cost of goodput", f"unknown: {good.reason}" if good.reason else cost
     for name, host_j in (result.energy.host_j if result.energy else {}).items():
         yield f"  {name}", f"{_joules(host_j)} (RAPL, whole host; in no other figure)"
+    if (compute := result.compute) and compute.flops_per_s is not None:
+        per_joule = "" if compute.flops_per_j is None else f", {compute.flops_per_j / 1e9:,.3g} GFLOP/J"
+        peak = (
+            f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
+        )
+        yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({peak})"
+        if placed := compute.roofline:
+            alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
+            yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
     figure, quantity = result.energy_figure, statistics.ENERGY
     if figure is None:
         figure, quantity = result.speed_figure, statistics.SPEED
