@@ -104,22 +104,25 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
 
 
 @pytest.mark.parametrize(
-    ("prompts_of", "count", "alike"),
+    ("prompts_of", "count", "alike", "one_length"),
     [
-        (lambda restart, index: index, None, 3),  # a file, of which every restart sends the same part
-        (lambda restart, index: 1000 * restart + index, None, 1),  # drawn anew
-        (lambda restart, index: index % 5, None, 1),  # a list that is gone through in each window
-        (lambda restart, index: None, None, 1),  # a runner that does not tell
-        (lambda restart, index: index % 5, 5, 3),  # five of a file's, again and again
+        (lambda restart, index: index, None, 3, False),  # a file, of which every restart sends the same part
+        (lambda restart, index: 1000 * restart + index, None, 1, False),  # drawn anew
+        (lambda restart, index: index % 5, None, 1, False),  # a list that is gone through in each window
+        (lambda restart, index: None, None, 1, False),  # a runner that does not tell
+        (lambda restart, index: index % 5, 5, 3, False),  # five of a file's, again and again
+        (lambda restart, index: index % 5, 5, 1, True),  # random ones that are all the same work
     ],
 )
 def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
-    prompts_of: Callable[[int, int], int | None], count: int | None, alike: int
+    prompts_of: Callable[[int, int], int | None], count: int | None, alike: int, one_length: bool
 ) -> None:
     """In each of three restarts the same loop, whose prompts are named anew."""
     loop, restarts = closed_loop(45, np.random.default_rng(4), in_flight=4, lengths="lognormal"), []
     for number in range(3):
-        named = (replace(each, prompt_hash=prompts_of(number, each.index)) for each in loop.record.requests)
+        length: dict[str, Any] = {"prompt_tokens": 9, "output_tokens": 9} if one_length else {}
+        requests = loop.record.requests
+        named = (replace(each, prompt_hash=prompts_of(number, each.index), **length) for each in requests)
         restarts.append(RestartRecord(number, passes=(replace(loop.record, requests=tuple(named)),)))
     workload = {"arrival": "closed", "batch_size": 4, "prompts": {"source": "synthetic", "count": count}}
     made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)

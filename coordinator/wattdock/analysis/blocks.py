@@ -41,17 +41,21 @@ TEMPERATURE_REACH_S = 5.0
 def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None:
     """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
     restarts: dict[int, list[Window]] = {}
-    sent: list[Counter[int]] = []
+    sent, lengths = list[Counter[int]](), set[tuple[int | None, int | None]]()
     for (restart, run_pass), figure in zip(measured.passes, summary.of_headline(), strict=True):
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
-        inside = (request.prompt_hash for request in run_pass.requests if figure.holds(request.first_token_ns))
-        sent.append(Counter(prompt for prompt in inside if prompt is not None))
+        inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
+        sent.append(Counter(request.prompt_hash for request in inside if request.prompt_hash is not None))
+        lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
     whole = measured.config.command is not None and summary.headline == "drained"
     runs = list(restarts.values())
-    is_list = measured.config.prompts.count is None and _is_whole(sent)
-    alike = 1.0 if measured.config.command or is_list else _alike(sent)
+    prompts = measured.config.prompts
+    is_list = prompts.count is None and _is_whole(sent)
+    # Random prompts of one length with answers of one length are the same work.
+    is_one_work = prompts.source == "synthetic" and len(lengths) == 1
+    alike = 1.0 if measured.config.command or is_list or is_one_work else _alike(sent)
     found = budget(runs, boards=len(measured.used), whole=whole, alike=alike) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})
 
