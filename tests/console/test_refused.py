@@ -295,7 +295,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
     """In the form of every other message."""
     for words, *values in (
         ("pln", "'pln'", "Did you mean 'plan'?"),
-        ("plan --batch-size 1,4", "--batch-size", "'1,4'", "sweep"),
+        ("plan --batch-size 1,4", "--batch-size", "'1,4'"),
         ("plan --dtype bf16", "--dtype", "'bf16'", "'bfloat16'"),
         ("run --bach-size 3", "--bach-size", "--batch-size"),
         ("run --batch-size x", "--batch-size", "'x'", "see `"),

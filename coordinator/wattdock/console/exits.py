@@ -44,8 +44,7 @@ def usage_line(error: Any) -> str:
     message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
     # Typer leaves out the value that it refuses; pydantic, which checks it for typer, has it.
     if hasattr(error.__cause__, "errors"):
-        value = error.__cause__.errors()[0]["input"]
-        message += f", not {value!r}" + ("; for several, write a study with `sweep:`" if "," in str(value) else "")
+        message += f", not {error.__cause__.errors()[0]['input']!r}"
     if hasattr(error, "possibilities") and any("--set" in each.opts for each in error.ctx.command.params):
         message += "; a setting without a flag is written --set NAME=VALUE"
     command = error.ctx.command_path if error.ctx else "wattdock"
