@@ -124,6 +124,7 @@ OPENED_ELSEWHERE = {
     "publish/archive.py: a file of an OwnedFolder": {"content.open"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
     "doctor/checks.py: the kernel's": {"file.read_text"},
+    "host/leases.py: the kernel's": {"MOUNTS.read_text"},
     "host/leases.py: looks at what it opened": {"os.open"},
     "host/machine.py: the kernel's": {"CPUINFO.read_text"},
     "host/processes.py: the kernel's": {

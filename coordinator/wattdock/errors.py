@@ -75,6 +75,7 @@ class Cause(StrEnum):
     NO_GPU = "no such GPU"
     GPU_BUSY = "GPUs in use"
     GPU_LOST = "GPU lost"
+    MIG_SLICE = "MIG slice"
     LEASE_HELD = "leased by others"
     IN_USE = "used by another run"
     NO_ENGINE = "no container engine"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from host.lease_users import HOLD, SEVERAL_USERS, ours, said, start, stranger
+from refused import raises
 from unprivileged import UID, alone, unable
 
+from wattdock.errors import PreflightError
 from wattdock.host import leases
 
 if TYPE_CHECKING:
@@ -92,6 +94,27 @@ def test_root_makes_a_folder_for_all_and_others_one_for_themselves_whatever_the_
     assert modes == {0o644}
     assert made.stat().st_mode & 0o7777 == (0o1777 if os.getuid() == 0 else 0o700)
     assert (leases.unshared(made) is None) == (os.getuid() == 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refuses"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("tmpfs", False)]
+)
+def test_a_network_file_system_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refuses: bool
+) -> None:
+    """Locks there are between machines, or do not hold at all."""
+    folder, device = tmp_path / "leases", tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1999 / / rw - ext4 /dev/sda rw\n"
+        f"3 2 {os.major(device)}:{os.minor(device)} / /x rw,relatime shared:1 - {kind} server:/export rw\n"
+    )
+    monkeypatch.setattr(leases, "MOUNTS", mounts)
+    if refuses:
+        with raises(PreflightError, kind):
+            leases.ready_folder(folder)
+    else:
+        assert leases.ready_folder(folder) == folder
 
 
 @SEVERAL_USERS

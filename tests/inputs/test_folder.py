@@ -21,6 +21,7 @@ from wattdock.inputs import ModelFolder, check_model, resolve_model
 
 INDEX = "model.safetensors.index.json"
 TENSOR_BYTES = 4 * 4 * 2
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9085657\n"
 SHARDS = json.dumps({"weight_map": {"w": "a.safetensors", "x": "b.safetensors"}}).encode()
 
 
@@ -75,6 +76,11 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
         ({"config.json": b'{"text_config": {"num_hidden_layers": 3000000000}}'}, "says 3000000000 layers"),
         ({"config.json": b'{"llm_config": {"n_layers": 1001}}'}, "says 1001 layers"),
         ({"config.json": b'{"architectures": ["LlamaForSequenceClassification"]}'}, "LlamaForSequenceClassification"),
+        # What a clone without git-lfs, a login page or a full disk leaves behind.
+        ({"tokenizer.json": LFS_POINTER}, "tokenizer.json git-lfs"),
+        ({"tokenizer.model": LFS_POINTER}, "tokenizer.model git-lfs"),
+        ({"tokenizer_config.json": b"<html>"}, "tokenizer_config.json <html>"),
+        ({"generation_config.json": b""}, "generation_config.json"),
         ({"config.json": b"[" * 100_000}, "config.json nested"),
         ({"model.safetensors": None}, "weights model.safetensors model.safetensors.index.json"),
         ({"model.safetensors": tiny.weights()[:-1]}, "model.safetensors header"),
@@ -148,7 +154,7 @@ def gguf_with(fields: dict[str, str | int]) -> bytes:
 @pytest.mark.parametrize(
     ("content", "values"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\n", "magic"),
+        (LFS_POINTER, "magic"),
         (None, "more than holds"),
         (gguf_with({"general.architecture": "clip"}), "vision projector"),
         (gguf_with({"general.architecture": "llama", "general.type": "adapter"}), "of type adapter"),

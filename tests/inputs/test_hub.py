@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from inputs.hub_server import COMMIT, Hub, serve
 from make import models as tiny
+from unprivileged import run_as_user, user_home
 
 from wattdock.config import ModelSpec
 from wattdock.errors import ConfigError
@@ -49,6 +50,16 @@ for line in sys.stdin:
 
 
 # Resolves a model in offline mode, and says why it cannot.
+OFFLINE = """
+import sys
+from pathlib import Path
+from wattdock.errors import PreflightError
+from wattdock.inputs.hub import resolve_hub
+try:
+    resolve_hub("owner/tiny", revision=None, with_code=False, home=Path(sys.argv[1]), progress=print)
+except PreflightError as error:
+    print(error)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +148,7 @@ def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> No
         ({"id": "owner/none"}, {}, "'main'; model.safetensors, model.safetensors.index.json"),
         ({"id": MODEL}, {"HF_HUB_OFFLINE": "1"}, "'main' HF_HUB_OFFLINE"),
         ({"id": MODEL}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 ConnectError"),
-        ({"id": MODEL}, {"HF_ENDPOINT": "mirror.example"}, "mirror.example does not answer"),
+        ({"id": MODEL}, {"HF_ENDPOINT": "mirror.example"}, "HF_ENDPOINT=mirror.example https://"),
         ({"id": "nosuch"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "OWNER/NAME, ./FOLDER"),
         ({"id": "owner/broken"}, {}, "http://127.0.0.1: status"),
     ],
@@ -181,6 +192,22 @@ def test_without_network_the_branch_as_last_seen_is_used_in_offline_mode_only(hu
     assert resolve(hub, tmp_path, HF_HUB_OFFLINE="1")["folder"] == folder
     assert hub.requests == []
     assert "`revision`" in resolve(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["message"]
+
+
+@pytest.mark.parametrize("closed", ["models/hub", "models/hub/models--owner--tiny/snapshots"])
+def test_a_cache_that_may_not_be_entered_is_not_said_to_lack_the_model(tmp_path: Path, closed: str) -> None:
+    """Its permissions, not a download, are what to mend."""
+    home = user_home(tmp_path)
+    cached = home / "models/hub/models--owner--tiny"
+    tiny.write(cached / "snapshots" / COMMIT)
+    tiny.write(cached / "refs", {"main": COMMIT.encode()})
+    os.chown(home / closed, 0, 0) if os.getuid() == 0 else None
+    (home / closed).chmod(0o700 if os.getuid() == 0 else 0)
+    done = run_as_user([sys.executable, "-c", OFFLINE, home], env={"HOME": str(home), "HF_HUB_OFFLINE": "1"}, cwd=home)
+    (home / closed).chmod(0o700)
+    assert done.stdout.startswith(f"owner/tiny cannot be read or written at {home / closed}")
+    assert "Permission denied" in done.stdout
+    assert done.stdout.count("\n") == 1
 
 
 DID_YOU_MEAN = r"did you mean 'smollm2-135m-instruct'\? A hub's ids look like OWNER/NAME"

@@ -167,9 +167,9 @@ def test_a_mig_gpu_and_its_slices_are_refused_with_the_reason() -> None:
     assert indices_of(found) == [1]
     with raises(PreflightError, "MIG-7", cause=Cause.GPU_BUSY):
         indices_of(found, gpus=[0])
-    with raises(PreflightError, "no GPU 'MIG-7'", cause=Cause.NO_GPU):
+    with raises(PreflightError, "GPU", cause=Cause.MIG_SLICE):
         indices_of(found, gpus=["MIG-7"])
-    with raises(PreflightError, "CUDA_VISIBLE_DEVICES=MIG-7", "MIG slice", cause=Cause.NO_GPU):
+    with raises(PreflightError, "CUDA_VISIBLE_DEVICES=MIG-7", "MIG", cause=Cause.MIG_SLICE):
         indices_of(found, "MIG-7")
 
 

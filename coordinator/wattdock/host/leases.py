@@ -47,6 +47,9 @@ FOLDER_MODE, PRIVATE_MODE, FILE_MODE = 0o1777, 0o700, 0o644
 NO_LEASE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EACCES, errno.EAGAIN)
 # Errors of flock(2) on NFS without a lock daemon, on Lustre mounted without `flock`, and on other remote file systems.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+MOUNTS = Path("/proc/self/mountinfo")
+# File systems on which flock reaches other machines, or only this process, and so says nothing about this machine.
+NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|ceph|lustre|gpfs|beegfs|glusterfs|fuse\.(sshfs|glusterfs|ceph|rclone)\S*")
 
 # Descriptor of each lease file.
 HeldLeases = Mapping[Path, int]
@@ -259,7 +262,7 @@ def ready_folder(folder: Path) -> Path:
     """Return `folder`, made where it is not there: by root for all users, by others for themselves.
 
     Raises:
-        PreflightError: It cannot be made or written to, or is not safe from other users.
+        PreflightError: It cannot be made or written to, is not safe from other users, or lies on a network file system.
     """
     with _refused(folder):
         is_new = (folder != SHARED or os.geteuid() == 0) and not os.path.lexists(folder)
@@ -279,6 +282,16 @@ def ready_folder(folder: Path) -> Path:
             raise OSError(errno.EPERM, "users can remove each other's files there")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, "it cannot be written to")
+    # Source: proc(5), mountinfo: the third field is the device; the type follows the separator "-".
+    device = f"{os.major(state.st_dev)}:{os.minor(state.st_dev)}"
+    mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    kind = next((line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == device), "")
+    if NETWORK.fullmatch(kind):
+        raise PreflightError(
+            f"the lease folder {folder} lies on a network file system ({kind}), where locks do not hold for this "
+            "machine",
+            f"name a local folder with {SETTING}",
+        )
     return folder
 
 

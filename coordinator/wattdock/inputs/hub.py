@@ -6,7 +6,7 @@ huggingface_hub reads the access token by itself; wattdock never sees the token.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,9 @@ def resolve_hub(
     with _explained_errors(model_id, revision, cache):
         if not with_weights:
             return Path(snapshot(revision=revision, tqdm_class=_lines(progress)))
-        return _cached(snapshot, revision) or _downloaded(snapshot, model_id, revision, cache, progress)
+        return _cached(snapshot, revision, model_id, cache) or _downloaded(
+            snapshot, model_id, revision, cache, progress
+        )
 
 
 def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
@@ -87,16 +89,24 @@ def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
     return partial(snapshot_download, model_id, cache_dir=cache, allow_patterns=patterns, ignore_patterns=IGNORED)
 
 
-def _cached(snapshot: Snapshot, revision: str) -> Path | None:
-    """Return the cached snapshot if it is complete and its commit is known without a request."""
+def _cached(snapshot: Snapshot, revision: str, model_id: str, cache: Path) -> Path | None:
+    """Return the cached snapshot if it is complete and its commit is known without a request.
+
+    Raises:
+        OSError: This user may not enter the cache, which the hub's client takes for an empty one.
+    """
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.file_download import repo_folder_name
 
     if not (COMMIT.fullmatch(revision) or is_offline_mode()):
         return None
     try:
         return Path(snapshot(revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
+        snapshots = cache / repo_folder_name(repo_id=model_id, repo_type="model") / "snapshots"
+        with suppress(FileNotFoundError):
+            (snapshots / revision).stat()
         return None
 
 
@@ -169,6 +179,8 @@ def _explained_errors(model_id: str, revision: str, cache: Path) -> Iterator[Non
             why = (
                 f"cannot be read or written at {error.filename}: {error.strerror}; set WATTDOCK_HOME to another folder"
             )
+        case _ if "://" not in constants.ENDPOINT:
+            why = f"cannot be asked for: HF_ENDPOINT={constants.ENDPOINT} has no https:// in front"
         case _:
             why = (
                 f"{form}cannot be asked for: {constants.ENDPOINT} does not answer ({type(error).__name__}); "
@@ -192,7 +204,7 @@ def hub_figures(model_id: str, *, revision: str | None, home: Path) -> tuple[dic
     cache, revision = home / "models" / "hub", revision or "main"
     snapshot = _snapshot(model_id, cache, PATTERNS)
     with _explained_errors(model_id, revision, cache):
-        if path := _cached(snapshot, revision):
+        if path := _cached(snapshot, revision, model_id, cache):
             return read_config(path), stored_weights(path)
         # Downloads retry for half a minute where no hub answers; this call does not.
         hub.get_hf_file_metadata(hub.hf_hub_url(model_id, "config.json", revision=revision), timeout=ANSWER_S)

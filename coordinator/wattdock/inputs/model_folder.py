@@ -14,7 +14,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
-from wattdock.inputs.weights import check_weights, weight_files
+from wattdock.inputs.weights import beginning_of, check_weights, weight_files
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
@@ -191,13 +191,14 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
 
     Raises:
         ConfigError: There is no such folder, or as `weight_files`.
-        PreflightError: Weights are missing, cut short or a placeholder, it is no decoder, or as `weight_files`.
+        PreflightError: A file is missing, cut short or a placeholder, it is no decoder, or as `weight_files`.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
     _require_no_adapter(path)
     _check_config(path)
+    _require_settings(path)
     check_weights(weight_files(path, gguf=gguf, backend=backend, load_format=load_format))
 
 
@@ -216,6 +217,17 @@ def _check_config(path: Path) -> None:
     heads = [str(name) for name in named] if isinstance(named, list) else []
     if config.get("is_encoder_decoder") is True or (heads and all(head.endswith(OTHER_HEADS) for head in heads)):
         raise PreflightError(f"{path} is no decoder of text: {str(heads)[:100]}", "give one, as of …ForCausalLM")
+
+
+def _require_settings(path: Path) -> None:
+    """Refuse a placeholder for settings or tokenizer: git-lfs's pointer, an error's page, another encoding."""
+    for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
+        begin = beginning_of(file, 64)
+        if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
+            raise PreflightError(
+                f"{file} begins with {begin[:20]!r}, not with its content in UTF-8",
+                "a pointer of git-lfs or a broken download looks like this: fetch it again",
+            )
 
 
 def _require_no_adapter(path: Path) -> None:

@@ -53,6 +53,7 @@ REMEDIES = {
     "unresolvable cdi devices": "as root: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     "driver/library version mismatch": nvml.DRIVER_REPLACED,
     "nvml error: gpu is lost": "restart the machine; dmesg names the Xid",
+    "no such image": "the image went away meanwhile; make it again with `make images`",
     "no space left on device": "make room under the engine's data folder (`docker system df` shows what fills it)",
 }
 

@@ -60,13 +60,20 @@ class _Selection:
                 raise PreflightError(f"accelerator: cpu and gpus: {config.gpus} contradict each other", "drop one")
             return ()
         words = [word.strip() for word in (self.visible or "").split(",")]
+        if slices := [word for word in words if word.startswith("MIG-")]:
+            raise PreflightError(
+                f"CUDA_VISIBLE_DEVICES={self.visible} gives the MIG slice {slices[0]}, which has no energy counter "
+                "of its own",
+                "ask the scheduler for a whole GPU",
+                cause=Cause.MIG_SLICE,
+            )
         usable = self.inventory.visible(self.visible)
         hidden = "" if len(usable) == len(self.inventory.gpus) else f" (CUDA_VISIBLE_DEVICES={self.visible})"
-        if not usable and self.inventory.gpus and (words[0][:1].isdecimal() or words[0].startswith(("GPU-", "MIG-"))):
+        if not usable and self.inventory.gpus and (words[0][:1].isdecimal() or words[0].startswith("GPU-")):
             # No list of none, as of a scheduler's job without GPUs; so the CPU was not meant.
             raise PreflightError(
-                f"CUDA_VISIBLE_DEVICES={self.visible} shows no whole GPU of those here: {_listed(self.inventory.gpus)}",
-                "unset it, or name each of those once (a MIG slice has no energy counter); or use --accelerator cpu",
+                f"CUDA_VISIBLE_DEVICES={self.visible} shows none of the GPUs here: {_listed(self.inventory.gpus)}",
+                "unset it, or name each of those once; or use --accelerator cpu",
                 cause=Cause.NO_GPU,
             )
         if isinstance(config.gpus, list):
@@ -85,6 +92,12 @@ class _Selection:
     def _named(self, names: Sequence[int | str], usable: Sequence[Gpu], hidden: str) -> tuple[Gpu, ...]:
         gpus = []
         for name in names:
+            if sliced := next((gpu for gpu in usable if name in gpu.mig_slices), None):
+                raise PreflightError(
+                    f"{name} is a MIG slice of GPU {sliced.index} and has no energy counter of its own",
+                    "name a whole GPU with MIG off",
+                    cause=Cause.MIG_SLICE,
+                )
             found = next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)
             if found is None:
                 here = f"GPUs here: {_listed(usable)}{hidden}"
