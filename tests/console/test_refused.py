@@ -294,22 +294,26 @@ def test_a_path_that_the_system_refuses_to_look_up_is_one_line_and_exit_code_2(c
 def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(called: Called) -> None:
     """In the form of every other message."""
     for words, *values in (
-        ("pln", "'pln'", "Did you mean 'plan'?"),
-        ("plan --batch-size 1,4", "--batch-size", "'1,4'"),
+        ("pln", "'pln'", "did you mean 'plan'?"),
+        ("plan --batch-size 1,4", "--batch-size", "'1,4'", "sweep"),
         ("plan --dtype bf16", "--dtype", "'bf16'", "'bfloat16'"),
-        ("run --bach-size 3", "--bach-size", "--batch-size"),
+        ("run --bach-size 3", "--bach-size", "did you mean '--batch-size'?"),
         ("run --batch-size x", "--batch-size", "'x'", "see `"),
-        ("run --on slrm", "--on", "'slrm'", "'slurm'"),
         ("run --output-dir=", "--output-dir"),
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),
         ("plot", "'KIND'"),
         ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),
-        ("run --max-model-len 9", "--max-model-len", "--set NAME=VALUE"),
-        ("show --limit 3 x", "no such option: --limit", "see `"),
+        # A setting of the engine.
+        ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
+        ("run --url http://x --save-result", "no such option: --save-result; see"),
+        ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),
+        ("show --limit 3 x", "no such option: --limit; see"),
     ):
-        assert_one_clear_line(called(*words.split()), CONFIG, *values)
+        refused = called(*words.split())
+        assert_one_clear_line(refused, CONFIG, *values)
+        assert ("did you mean" in refused.stderr) == any("did you mean" in value for value in values)
 
 
 @pytest.mark.parametrize("margin", ["0", "200%", "five", "-1%"])

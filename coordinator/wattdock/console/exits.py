@@ -1,6 +1,8 @@
 """How a command ends early: one line, and a documented exit code."""
 
+import difflib
 import os
+import re
 import select
 import signal
 import sys
@@ -12,10 +14,14 @@ import typer
 
 from wattdock.errors import ConfigError, ExitCode, WattdockError
 from wattdock.output import say
-from wattdock.text import json_text
+from wattdock.text import expected, json_text, nearest
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
+
+
+# As difflib's ratio: options less alike than this mean something else.
+ALIKE = 0.8
 
 
 def ignore_interrupts() -> None:
@@ -40,15 +46,50 @@ def fail(message: str, code: ExitCode, error: WattdockError | None = None) -> No
 
 
 def usage_line(error: Any) -> str:
-    """Return typer's error about the command line as one line, with the value that was seen and where to read on."""
-    message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    """Return typer's error about the command line as one line: the value, the nearest valid name, where to read on."""
+    message = " ".join(error.format_message().split())
+    near = None
     # Typer leaves out the value that it refuses; pydantic, which checks it for typer, has it.
     if hasattr(error.__cause__, "errors"):
-        message += f", not {error.__cause__.errors()[0]['input']!r}"
-    if hasattr(error, "possibilities") and any("--set" in each.opts for each in error.ctx.command.params):
-        message += "; a setting without a flag is written --set NAME=VALUE"
+        [problem, *_] = error.__cause__.errors()
+        reason = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+        value, reason = str(problem["input"]), reason.removeprefix("Input ")
+        if wanted := expected(problem):
+            shown = repr(value) if problem["type"].endswith("parsing") else value
+            several = "; for several, write a study with `sweep:`" if "," in value else ""
+            message = f"{error.param.opts[0]}: {wanted}, not {shown}{several}"
+        else:
+            text = f"{error.param.get_error_hint()} {value} {reason.removeprefix(repr(value)).lstrip()}"
+            message = text.replace("'", "")
+        near = nearest(value, re.findall(r"'(.+?)'", reason.partition("is not one of ")[2]))
+    elif hasattr(error, "possibilities"):
+        [near] = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE) or [None]
+        message = error.message + ("" if near else _instead(error.option_name, error.ctx))
+    sentences = [
+        re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
+    ]
+    if near:
+        sentences.append(f"did you mean {near!r}?")
+    line = "; ".join(sentences)
     command = error.ctx.command_path if error.ctx else "wattdock"
-    return f"{message[:1].lower()}{message[1:]}; see `{command} --help`"
+    return f"{line}{'' if line.endswith('?') else ';'} see `{command} --help`"
+
+
+def _instead(option: str, context: Any) -> str:
+    """Return how the command takes an argument that was written as an option, or a setting of the engine's own."""
+    name = option.lstrip("-").replace("-", "_")
+    if any(param.name == name and param.param_type_name == "argument" for param in context.command.params):
+        return f". {name} stands without {option}: `{context.command_path} {name.upper()}`"
+    takes_settings = {"--set", "--batch-size"} <= {name for each in context.command.params for name in each.opts}
+    # A server that runs already takes no settings.
+    if not takes_settings or any(word.startswith("--url") for word in sys.argv):
+        return ""
+    from wattdock.config import WorkloadSpec
+
+    if name in WorkloadSpec.model_fields:
+        return f". write --set workload.{name}=VALUE"
+    backend = next(iter(re.findall(r" --backend[ =](\w+)", " ".join(sys.argv))), "BACKEND")
+    return f". a setting of the engine's own is written --set {backend}.{name}=VALUE"
 
 
 def exit_if_failed(results: Iterable["ExperimentResult"]) -> None:
