@@ -55,7 +55,7 @@ def test_a_pipe_gets_whole_lines_and_a_narrow_terminal_every_figure(wattdock: Co
     """Of what a model takes on each known GPU, the widest table that needs no measurement."""
     piped = wattdock("estimate", MODEL).stdout
     [line] = [line for line in piped.splitlines() if line.startswith("A100-PCIE-40GB")]
-    assert line.split()[-1] == "fits"
+    assert "fits" in line.split()
     shown = on_terminal(wattdock, "estimate", MODEL, columns=60)
     assert "…" not in shown
     assert all(figure in shown for figure in line.split()[1:3])

@@ -265,7 +265,8 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
         wrong = wattdock.write(f"{study}  {fleet}\n")
         code, _, err = call(wattdock, slurm, "run", wrong, "--on", "slurm", *words)
         assert code == 4, err
-        assert f"{refused}; correct `fleet:` or `gpus:`" in err.splitlines()[-1], err
+        assert f"{refused}; " in err.splitlines()[-1], err
+        assert "correct `fleet:` or `gpus:`" in err, err
     code, _, err = call(
         wattdock, slurm, "run", wattdock.write(study + "  exclusive: true\n"), "--on", "slurm", "--resume"
     )

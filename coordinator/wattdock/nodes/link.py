@@ -65,7 +65,10 @@ class NodeLink:
         self._answers: queue.SimpleQueue[pb.NodeEvent] = queue.SimpleQueue()
         self._told: dict[int, pb.NodeEvent] = {}
         self._number, self._end_before, self._closed = 0, 0, threading.Event()
+        self._questions: queue.SimpleQueue[pb.ClockQuestion | None] = queue.SimpleQueue()
+        # Both calls are made here: a channel that is closed before a thread has begun takes no more.
         self._call = self._stub.Serve(iter(self._orders.get, None))
+        self._instants = self._stub.Exchange(iter(self._questions.get, None), wait_for_ready=True)
         for work in (self._read_answers, self._exchange):
             threading.Thread(target=work, name=f"link-{address}", daemon=True).start()
 
@@ -168,13 +171,11 @@ class NodeLink:
 
     def _exchange(self) -> None:
         """Ask for instants, one question after the other, until the link is closed or lost."""
-        questions: queue.SimpleQueue[pb.ClockQuestion | None] = queue.SimpleQueue()
         try:
-            answers = self._stub.Exchange(iter(questions.get, None), wait_for_ready=True)
             while not self._closed.wait(EXCHANGE_S):
                 sent_ns = time.monotonic_ns()
-                questions.put(pb.ClockQuestion(end_before=self._end_before))
-                answer = next(answers)
+                self._questions.put(pb.ClockQuestion(end_before=self._end_before))
+                answer = next(self._instants)
                 returned_ns = time.monotonic_ns()
                 self._heard_ns = returned_ns
                 self.exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, returned_ns))
@@ -183,7 +184,7 @@ class NodeLink:
         except (grpc.RpcError, StopIteration) as error:
             self._note(error)
         finally:
-            questions.put(None)
+            self._questions.put(None)
 
     def _note(self, error: Exception) -> None:
         """Keep why the link was lost, unless it was closed here."""
