@@ -159,8 +159,8 @@ def _normalised(name: str) -> str:
 def note_installed(venv: Path) -> None:
     """Note, in an environment just made of wheels with the lock's hashes, the files that a wheel lists wrongly.
 
-    Some wheels were changed after they had listed their files: three of pynvvideocodec's and others' 61,021 under vLLM
-    0.33. Only a size that differs is seen; a file of the listed size with other content is refused by `check`.
+    Of vLLM 0.33's 61,021 files for GPUs three differ: two that NVIDIA changed after listing them, and a path that two
+    wheels hold. Only a size that differs is seen; a file of the listed size with other content is refused by `check`.
 
     Raises:
         OSError: A file is missing, or the note cannot be written.
