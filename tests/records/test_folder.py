@@ -17,14 +17,14 @@ from make.records import constant_power, measured, request, timeline
 from make.rows import document
 from refused import raises
 from seams.metering import HostTimeline, ProcessSample, Series
-from seams.records import NEWER, RECORD, REQUESTS, STEPS, TIMELINE, Steps
+from seams.records import LATER_KEYS, NEWER, RECORD, REQUESTS, STEPS, TIMELINE, DeclaredWork, Steps
 
 from wattdock.clock import ClockCheck
 from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
-from wattdock.metering import MeterEvent, Span
+from wattdock.metering import GpuTimeline, MeterEvent, Span
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, disk
+from wattdock.records import EnvironmentSnapshot, Failure, PassRecord, RestartRecord, disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +183,30 @@ def test_a_record_of_figures_that_cannot_be_is_refused(tmp_path: Path, change: t
     file.write_text(json.dumps(plain))
     with raises(StoreError, seen, cause=Cause.MALFORMED):
         reread(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ((), RestartRecord),
+        (("passes", 0), PassRecord),
+        (("passes", 0, "declared"), DeclaredWork),
+        (("timeline", "gpus", "GPU-a"), GpuTimeline),
+    ],
+)
+def test_a_record_without_a_key_is_refused(tmp_path: Path, place: tuple[Any, ...], kind: Any) -> None:
+    """A default would pass the audit in place of evidence: no repeated prompts, nothing declared, GPU boards."""
+    disk.write(full(), tmp_path / "x")
+    file = tmp_path / "x" / RECORD
+    text = file.read_text()
+    for name in {item.name for item in dataclasses.fields(kind)} - {"requests"} - LATER_KEYS:
+        plain = part = json.loads(text)
+        for step in place:
+            part = part[step]
+        del part[name]
+        file.write_text(json.dumps(plain))
+        with raises(StoreError, name):
+            reread(tmp_path / "x")
 
 
 @pytest.mark.parametrize("name", [STEPS, TIMELINE])

@@ -9,6 +9,7 @@ import functools
 import os
 import shutil
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattdock.errors import StoreError
 from wattdock.files import MAX_JSON_BYTES, new_folder, sync
+from wattdock.metering import GpuTimeline
 from wattdock.opening import MAX_BYTES, OTHERS_WRITE, proc_path
+from wattdock.records.declared import DeclaredWork
+from wattdock.records.passes import PassRecord
 from wattdock.records.restart import RestartRecord
 from wattdock.records.tables import REQUESTS, STEPS, TIMELINE, fill_in, schemas, tables_of
 from wattdock.text import from_json, json_text
@@ -39,6 +43,23 @@ FEW_ROWS = 500_000
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
+# Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
+# there were nodes.
+LATER_KEYS = {
+    *(
+        "drafted_tokens",
+        "accepted_tokens",
+        "units",
+        "marked",
+        "malformed_marks",
+        "counting_processes",
+        "repeated_ranks",
+        "evaluations",
+        "started_ns",
+        "node",
+        "clock_std_s",
+    ),
+}
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {
     "passes": {"__all__": {"requests"}},
@@ -118,9 +139,30 @@ def read(folder: OwnedFolder) -> RestartRecord:
         plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
         fill_in(plain, {name: _read_table(folder, name) for name in schemas()})
         record = _adapter().validate_python(plain)
+        _require_every_key(plain)
         datetime.fromisoformat(record.started_utc)
         record.require_possible()
         return record
+
+
+def _require_every_key(plain: dict[str, Any]) -> None:
+    """Check that no default would stand in for evidence that a record lost.
+
+    Raises:
+        ValueError: Names the keys that are missing.
+    """
+    passes, gpus = plain["passes"], plain["timeline"]["gpus"].values() if plain["timeline"] else ()
+    declared = (run_pass["declared"] for run_pass in passes)
+    for kind, parts in (
+        (RestartRecord, [plain]),
+        (PassRecord, passes),
+        (DeclaredWork, declared),
+        (GpuTimeline, gpus),
+    ):
+        names = {item.name for item in fields(kind)} - LATER_KEYS
+        for part in parts:
+            if missing := sorted(names - part.keys()):
+                raise ValueError(f"{', '.join(missing)} missing")
 
 
 def read_table(folder: OwnedFolder, name: str) -> pa.Table:
