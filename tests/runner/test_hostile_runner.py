@@ -121,7 +121,7 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
         ([pb.GenerateEvent()], ["event"]),
         (events(span=pb.Span(name="pass", start_ns=2, end_ns=2)), ["span 'pass'"]),
         (events(span=pb.Span(name="pass", start_ns=2, end_ns=1)), ["span 'pass'"]),
-        (events(span=pb.Span(end_ns=2**63 - 1)), ["end_ns", 2**63 - 1]),
+        (events(span=pb.Span(end_ns=2**63 - 1)), ["span ''", 2**63 - 1]),
         (events(output_tokens=2**64 - 1), ["output_tokens", 2**64 - 1]),
         (
             [pb.GenerateEvent(tokens=pb.TokenSeries(at_ns=[1, 2])), *events()],

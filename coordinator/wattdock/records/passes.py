@@ -6,8 +6,9 @@ a file holds, is checked before anything is made of it: bounds and lengths only;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +18,16 @@ from wattdock.records.declared import NOTHING_DECLARED, DeclaredWork
 from wattdock.records.request import RequestRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wattdock.config import ExperimentConfig
     from wattdock.inputs import PromptSet
 
-# Largest number (as an instant, 146 years) and, by these names, largest count: sums of many have room in a table.
+# Largest instant (146 years) and count: what the columns of the tables hold.
 MAX_NS, MAX_COUNT = 2**62, 2**31 - 1
-COUNTS = {
-    *("restart", "prompt_tokens", "cached_prompt_tokens", "replica", "max_output_tokens"),
-    *("decoded_tokens", "sequences"),
-}
-# Numbers that are no amounts: a pass that answers questions has a negative one, and a hash has 64 bits.
-NO_AMOUNTS = {"index", "prompt_hash"}
+INSTANTS = ("submitted_ns", "intended_ns", "first_token_ns", "finished_ns")
+COUNTS = ("index", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "replica", "max_output_tokens")
+STEP_COUNTS = ("prompt_tokens", "decoded_tokens", "sequences")
 
 
 @dataclass(frozen=True)
@@ -154,14 +154,36 @@ class PassRecord:
         Raises:
             ValueError: Says which figure cannot be.
         """
+        require_within(f"the span {self.span.name[:40]!r}", (self.span.start_ns, self.span.end_ns), MAX_NS)
         if self.span.end_ns == self.span.start_ns:
             raise ValueError(f"the span {self.span.name[:40]!r} takes no time")
-        require_in_range("a pass", self)
+        self._require_possible_work()
+        for names, most in ((INSTANTS, MAX_NS), (COUNTS, MAX_COUNT)):
+            for name in names:
+                require_within(f"a request's {name}", (getattr(request, name) for request in self.requests), most)
+        for request in self.requests:
+            require_within("a gap between tokens", request.token_gaps_ns or (), MAX_NS)
+        counts = ("output_tokens", "prompt_tokens", "arrivals_due", "cacheable_tokens", "tokens_without_ids")
+        for name in (*counts, "drafted_tokens", "accepted_tokens"):
+            require_within(f"the pass's {name}", (getattr(self, name),), MAX_NS)
+        for name in ("client_cpu_share", "client_late_s"):
+            require_within(f"the pass's {name}", (getattr(self, name),), MAX_COUNT)
         # Of the steps, a column that the engine does not know is empty.
         for kind, columns, unknown in (("tokens", vars(self.tokens), set[int]()), ("steps", vars(self.steps), {0})):
             first, *others = map(len, columns.values())
             if not {*others} <= {first} | unknown:
                 raise ValueError(f"columns of {kind} have different lengths")
+            for name, column in columns.items():
+                ends = (int(column.min()), int(column.max())) if column.size else ()
+                require_within(f"{name} of {kind}", ends, MAX_COUNT if name in STEP_COUNTS else MAX_NS)
+
+    def _require_possible_work(self) -> None:
+        """Check what a command did."""
+        require_within("the units of work", self.units.values(), MAX_NS)
+        for marked in self.marked:
+            require_within(f"a span {marked.name[:40]!r}", (marked.count, *chain(*marked.spans)), MAX_NS)
+            if any(end_ns < start_ns for start_ns, end_ns in marked.spans):
+                raise ValueError(f"a span {marked.name[:40]!r} ends before it begins")
 
     def of_prompts(self, prompts: PromptSet, config: ExperimentConfig, *, ignore_eos: bool) -> PassRecord:
         """Return the record with what it was to send, held against its requests.
@@ -174,21 +196,12 @@ class PassRecord:
         return replace(self, declared=declared, repeated_prompts=repeated, prompts_sha256=prompts.sha256)
 
 
-def require_in_range(name: str, value: Any) -> None:
-    """Check that every amount that a value holds is a number from 0 to the largest of its name.
+def require_within(what: str, values: Iterable[float | None], most: int) -> None:
+    """Check that known values lie between 0 and `most`.
 
     Raises:
-        ValueError: Names the one that is not.
+        ValueError: Names the value that does not.
     """
-    most = MAX_COUNT if name in COUNTS else MAX_NS
-    if isinstance(value, int | float) and not 0 <= value <= most and name not in NO_AMOUNTS:
-        raise ValueError(f"{name} is {str(value)[:30]}")
-    if isinstance(value, np.ndarray):
-        value = (int(value.min()), int(value.max())) if value.size else ()
-    if isinstance(value, tuple):
-        ends = (min(value), max(value)) if value and isinstance(value[0], int) else value
-        for part in ends:
-            require_in_range(name, part)
-    elif isinstance(value, dict) or is_dataclass(value):
-        for part_name, part in (value if isinstance(value, dict) else vars(value)).items():
-            require_in_range(part_name, part)
+    for value in values:
+        if value is not None and not 0 <= value <= most:
+            raise ValueError(f"{what} is {str(value)[:30]}")

@@ -15,7 +15,7 @@ from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import ClockError
 from wattdock.metering import Span, Timeline
 from wattdock.quality import Score
-from wattdock.records.passes import PassRecord, require_in_range
+from wattdock.records.passes import MAX_COUNT, MAX_NS, PassRecord, require_within
 from wattdock.records.snapshot import ClockFacts, EnvironmentSnapshot
 from wattdock.values import Said, Stored
 
@@ -121,8 +121,10 @@ class RestartRecord:
 
     def require_possible(self) -> None:
         """Check the figures of the restart and its passes, as `PassRecord.require_possible` does."""
-        for name in ("restart", "started_ns", "spans"):
-            require_in_range(name, getattr(self, name))
+        require_within("the restart", (self.restart,), MAX_COUNT)
+        require_within("the restart's start", (self.started_ns,), MAX_NS)
+        for span in self.spans:
+            require_within(f"the span {span.name[:40]!r}", (span.start_ns, span.end_ns), MAX_NS)
         for run_pass in self.all_passes:
             run_pass.require_possible()
 
