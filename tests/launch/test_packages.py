@@ -121,6 +121,17 @@ def test_a_wheel_that_lists_a_file_wrongly_is_still_the_locks(lock: PackageLock,
         lock.check(tmp_path / "venv/bin/python")
 
 
+def test_a_file_that_a_wheel_lists_and_lacks_does_not_end_the_making(lock: PackageLock, tmp_path: Path) -> None:
+    """Nor does a size that is none, or a row without one: `check` refuses what is missing."""
+    module = install(tmp_path / "venv", "other", "2.1")
+    record = install(tmp_path / "venv", "my_pack.age", "1.0").parents[1] / "my_pack.age-1.0.dist-info/RECORD"
+    record.write_text(f"{record.read_text()}a.py,sha256=x,4\nb.py,sha256=x\nother/__init__.py,sha256=x,many\n")
+    note_installed(tmp_path / "venv")
+    assert module.exists()
+    with pytest.raises(LaunchError, match=r"a\.py of my-pack-age is not the wheel's"):
+        lock.check(tmp_path / "venv/bin/python")
+
+
 def test_two_wheels_may_hold_the_same_path(lock: PackageLock, tmp_path: Path) -> None:
     """As flashinfer's and torch-c-dlpack-ext's `build_backend.py`: whichever was installed last has it."""
     module = install(tmp_path / "venv", "other", "2.1")

@@ -54,7 +54,7 @@ def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None
     prompts = measured.config.prompts
     is_list = prompts.count is None and _is_whole(sent)
     # Random prompts of one length with answers of one length are the same work.
-    is_one_work = prompts.source == "synthetic" and len(lengths) == 1
+    is_one_work = prompts.source == "synthetic" and len(lengths) == 1 and None not in next(iter(lengths))
     alike = 1.0 if measured.config.command or is_list or is_one_work else _alike(sent)
     found = budget(runs, boards=len(measured.used), whole=whole, alike=alike) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})

@@ -14,6 +14,7 @@ import platform
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from email import message_from_string
 from importlib.metadata import distributions
@@ -121,7 +122,7 @@ class PackageLock:
         """
         venv = python.parent.parent
         differences, wheels, names = [], dict[str, str](), set[str]()
-        # Wheels may hold the same path: the one that was installed last has it.
+        # Wheels may hold the same path: the one that was installed last has it, and nobody knows which that was.
         contents = {path: {digest} for path, digest in _noted(venv).items()}
         site = _site(venv)
         for package in distributions(path=[str(site)]):
@@ -163,21 +164,26 @@ def note_installed(venv: Path) -> None:
     wheels hold. Only a size that differs is seen; a file of the listed size with other content is refused by `check`.
 
     Raises:
-        OSError: A file is missing, or the note cannot be written.
+        OSError: The note cannot be written.
     """
-    site = _site(venv)
-    listed_files = [file for package in distributions(path=[str(site)]) for file in _recorded(package)]
-    wrong = {path for path, _, size in listed_files if size and (site / path).stat().st_size != int(size)}
-    text = json_text({path: _recorded_digest(site / path) for path in sorted(wrong)}, indent=2)
+    site, wrong = _site(venv), dict[str, str]()
+    for package in distributions(path=[str(site)]):
+        for path, _, size in _recorded(package):
+            # A file that is missing is not noted, and refused by `check`.
+            with suppress(OSError):
+                if size.isdecimal() and (site / path).stat().st_size != int(size):
+                    wrong[path] = _digest_of(site / path)
+    text = json_text(wrong, indent=2)
     (venv / NOTE).write_text(text, encoding="utf-8")
 
 
 def _noted(venv: Path) -> dict[str, str]:
     """Return digests by path; none without a note, as of an environment that is of an earlier version."""
     try:
-        return dict(from_json(read_regular(venv / NOTE, owned=True)))
+        noted = dict(from_json(read_regular(venv / NOTE, owned=True)))
     except (OSError, ValueError, TypeError):
         return {}
+    return {path: digest for path, digest in noted.items() if isinstance(digest, str)}
 
 
 def _site(venv: Path) -> Path:
@@ -188,15 +194,19 @@ def _site(venv: Path) -> Path:
 def _recorded(package: Distribution) -> list[tuple[str, str, str]]:
     """Return path, digest and size, in bytes or empty, of each file that a package lists with its hash."""
     rows = csv.reader((package.read_text("RECORD") or "").splitlines())
-    return [(row[0], row[1], row[2]) for row in rows if row[1:] and row[1].startswith("sha256=")]
+    return [(row[0], row[1], "".join(row[2:3])) for row in rows if row[1:] and row[1].startswith("sha256=")]
+
+
+def _digest_of(file: Path) -> str:
+    """Return a file's SHA-256 as `RECORD` writes it."""
+    return f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
 
 
 def _recorded_digest(file: Path) -> str | None:
     """Return a file's SHA-256 as `RECORD` writes it; None if it cannot be read."""
-    try:
-        return f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
-    except OSError:
-        return None
+    with suppress(OSError):
+        return _digest_of(file)
+    return None
 
 
 def sha256_of(path: Path) -> bytes:
