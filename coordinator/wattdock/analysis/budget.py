@@ -98,8 +98,9 @@ class Budget(Stored):
     MIX: ClassVar = "mix of work"
     # The entry that all results of one session share.
     ROOM: ClassVar = "room"
-    # The entries that two results on the same boards share in part.
+    # The entry that two results on the same boards share in part.
     WARMTH: ClassVar = "warmth"
+    # The entry of a list that all restarts send; comparisons do not read it yet.
     PROMPTS: ClassVar = "same prompts"
 
     measured: float
