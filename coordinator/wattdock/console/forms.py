@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, flag, open_results, with_flags
-from wattdock.console.results import analysed_again
 from wattdock.console.views import show
 from wattdock.errors import ConfigError
 from wattdock.files import write_output
@@ -74,8 +73,8 @@ def cost(
     """
 
     laddered = flags.ladders()
-    with open_results(named, output_dir) as rows:
-        show([laddered(analysed_again(row) if again else row) for row in rows], as_json=as_json)
+    with open_results(named, output_dir, again=again) as rows:
+        show([laddered(row) for row in rows], as_json=as_json)
 
 
 @with_flags
@@ -91,12 +90,12 @@ def form(
     from wattdock.forms import form_text
 
     laddered = flags.ladders()
-    with open_results(named, output_dir, output, [flags.host_readings] if flags.host_readings else []) as rows:
+    read = [flags.host_readings] if flags.host_readings else []
+    with open_results(named, output_dir, output, read, again=again) as rows:
         if len(rows) != 1:
             raise ConfigError(
                 f"{', '.join(named)}: {len(rows)} results, and `form` takes one",
                 f"name one of {listed([shlex.quote(row.place) for row in rows])}",
             )
-        row = analysed_again(rows[0]) if again else rows[0]
-        write_output(output, form_text(kind, row.result, laddered(row)).encode(), "-o")
+        write_output(output, form_text(kind, rows[0].result, laddered(rows[0])).encode(), "-o")
     say(f"{kind} in {output}")

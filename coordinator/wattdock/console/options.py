@@ -8,13 +8,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattdock.errors import ConfigError
+from wattdock.errors import ConfigError, StoreError
 from wattdock.files import expanded, real_path
 from wattdock.output import say
 from wattdock_proto.asking import URL_VARIABLE
@@ -204,16 +204,22 @@ def study_of(file: Path | dict[str, Any] | None, flags: Any, *, publishable: boo
 
 @contextmanager
 def open_results(
-    names: Sequence[str], output_dir: Path, output: Path | None = None, files: Sequence[Path] | None = None
+    names: Sequence[str],
+    output_dir: Path,
+    output: Path | None = None,
+    files: Sequence[Path] | None = None,
+    *,
+    again: bool = False,
 ) -> Iterator["list[StoredResult]"]:
     """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
 
     Args:
         output: The file that a command will write.
         files: What it reads besides.
+        again: Whether results are analysed and audited anew, as this version does.
 
     Raises:
-        ConfigError, StoreError: As `find_results`, or the output would replace what is read.
+        ConfigError, StoreError: As `find_results`, the output would replace what is read, or records allow no analysis.
     """
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
@@ -229,7 +235,23 @@ def open_results(
         places = {real_path(result.folder) for result in results}
         if output and (real_path(output).parent in places or real_path(output) in set(map(real_path, read))):
             raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
-        yield results
+        yield [_analysed_again(stored) for stored in results] if again else results
+
+
+def _analysed_again(stored: "StoredResult") -> "StoredResult":
+    """Return a result as this version of wattdock makes it from the stored records.
+
+    Raises:
+        StoreError: The records do not allow that, or cannot be read.
+    """
+    from wattdock.audit import audited
+
+    was = stored.result
+    try:
+        result = audited(was.config, stored.restarts())
+    except ValueError as error:
+        raise StoreError(f"{stored.place} cannot be analysed again: {error}", "see it without --again") from error
+    return replace(stored, result=result.model_copy(update={"study": was.study}))
 
 
 def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":

@@ -1,5 +1,6 @@
 """`wattdock report`, `plot`, `compare`, `scaling` and `audit`."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,7 +9,7 @@ import typer
 from rich.filesize import decimal as size_text
 
 from wattdock.console.exits import fail
-from wattdock.console.options import RESULTS, RESULTS_HELP, Json, Named, OutputDir, open_results, parse_fraction
+from wattdock.console.options import RESULTS, RESULTS_HELP, Again, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
 from wattdock.files import real_path
@@ -41,6 +42,7 @@ def report(
     named: Named,
     output: Page = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Energy of LLM inference",
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write an HTML page about results.
@@ -50,7 +52,7 @@ def report(
     from wattdock.reports import write_report
 
     replaced = ", which replaced another page" if output.exists() else ""
-    with open_results(named, output_dir, output) as rows:
+    with open_results(named, output_dir, output, again=again) as rows:
         write_report(rows, output, title=title)
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
@@ -63,12 +65,13 @@ def plot(
     output: Figure,
     width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",
     beside: Beside = None,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Draw a figure or write a table for a paper."""
     from wattdock.reports import draw
 
-    with open_results(named, output_dir, output, beside) as rows:
+    with open_results(named, output_dir, output, beside, again=again) as rows:
         note = draw(kind, rows, output, width=width, beside=rows_of_others(beside))
     say(f"{kind} of {pluralize(len(rows), 'result')} in {output}" + (f"; for its caption: {note}" if note else ""))
 
@@ -83,6 +86,7 @@ def compare(
     across_models: Annotated[
         bool, typer.Option("--across-models", help="Compare results of different GPU models, too.")
     ] = False,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -93,7 +97,8 @@ def compare(
     from wattdock.reports import compare as compare_results
 
     allowed = None if max_regression is None else parse_fraction(max_regression, "--max-regression")
-    with open_results([first], output_dir) as before, open_results([second], output_dir) as after:
+    opened = functools.partial(open_results, output_dir=output_dir, again=again)
+    with opened([first]) as before, opened([second]) as after:
         margin = parse_fraction(score_margin, "--score-margin")
         compared = compare_results(before, after, allowed=allowed, score_margin=margin)
     if not compared.pairs:
@@ -112,14 +117,14 @@ def compare(
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
 
 
-def scaling(named: Named, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
+def scaling(named: Named, again: Again = False, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:
     """Compare GPU counts and kinds of split.
 
     Shows speed-up, efficiency, latency, power and joules per token of each.
     """
     from wattdock.reports import scale
 
-    with open_results(named, output_dir) as rows:
+    with open_results(named, output_dir, again=again) as rows:
         curves = scale(rows)
     show(curves, as_json=as_json)
 

@@ -1,9 +1,8 @@
 """`wattdock results …` and `wattdock show`."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,12 +16,9 @@ from wattdock.console.options import (
     open_results,
     typed_again,
 )
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
 from wattdock.output import say
 from wattdock.text import pluralize, shortest_unique_names
-
-if TYPE_CHECKING:
-    from wattdock.store import StoredResult
 
 app = typer.Typer(
     help="List, query and export stored results. A file that cannot be read is named on standard error and left out; "
@@ -132,25 +128,8 @@ def show(
     """Show stored results, or analyse them again as this version of wattdock does."""
     from wattdock.console.views import show as print_object
 
-    with open_results([named], output_dir) as results:
-        shown = [analysed_again(stored) for stored in results] if again else results
-        print_object(shown, as_json=as_json, checks=checks, more=typed_again("--checks"))
-
-
-def analysed_again(stored: "StoredResult") -> "StoredResult":
-    """Return a result as this version of wattdock makes it from the stored records.
-
-    Raises:
-        StoreError: The records do not allow that, or cannot be read.
-    """
-    from wattdock.audit import audited
-
-    was = stored.result
-    try:
-        result = audited(was.config, stored.restarts())
-    except ValueError as error:
-        raise StoreError(f"{stored.place} cannot be analysed again: {error}", "see it without --again") from error
-    return replace(stored, result=result.model_copy(update={"study": was.study}))
+    with open_results([named], output_dir, again=again) as results:
+        print_object(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
 
 
 def _say_left_out(line: str) -> None:
