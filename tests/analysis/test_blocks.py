@@ -87,7 +87,8 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
     """Joules and tokens add up to the window's; prompts and contexts are counted here request by request."""
     loop = closed_loop(45, np.random.default_rng(in_flight), in_flight=in_flight, lengths=lengths)
     found = window(of_loop(loop, in_flight))
-    assert found.lead_in_s == pytest.approx(10)
+    # The step that goes on at 10 s ends within 0.1 s.
+    assert 10 <= found.lead_in_s < 10.1
     assert found.block_j.sum() == pytest.approx(found.total_j)
     assert found.block_tokens.sum() == found.output_tokens
     # About two seconds each: whole steps, of some ten milliseconds.

@@ -56,10 +56,35 @@ def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that
     done = closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=True)
     steady = figure(done, "steady_state", in_flight=8)
     assert steady.reason is None
-    assert steady.start_ns == pytest.approx(10.1 * NS_PER_S)
+    # The first tokens of the last slot are there at 10.1 s, and the step that goes on then ends at 10.5 s.
+    assert steady.start_ns == pytest.approx(10.5 * NS_PER_S)
     assert steady.end_ns is not None
     assert 69 * NS_PER_S < steady.end_ns < 71 * NS_PER_S
-    assert steady.energy_per_output_token_j == pytest.approx(25, rel=0.01)
+    assert steady.energy_per_output_token_j == pytest.approx(25, rel=1e-4)
+
+
+@pytest.mark.parametrize("spread_s", [0, 0.005])
+@pytest.mark.parametrize("step_s", [0.1, 0.44, 0.96])
+def test_a_window_holds_the_joules_and_tokens_of_whole_steps(step_s: float, spread_s: float) -> None:
+    """Steps of 8 tokens, which a server may hand over one by one; at 500 W a step costs 500 J a second."""
+    of_step_s = 10 + step_s * np.arange(1, int(90 / step_s))
+    requests: list[RequestRecord] = []
+    for slot in range(8):
+        # Each step ends one request of 8 tokens.
+        for begin in range(slot - 8, len(of_step_s) - 8, 8):
+            submitted_s, first_s = (of_step_s[max(at, 0)] if at > 0 else 10.0 for at in (begin, begin + 1))
+            requests.append(request(len(requests), submitted_s, max(first_s, submitted_s), of_step_s[begin + 8], 8))
+    marks_s = (of_step_s[:, None] + np.linspace(0, spread_s, 8)).ravel()
+    tokens = TokenSeries(np.round(marks_s * NS_PER_S).astype(np.int64), np.arange(1, len(marks_s) + 1))
+    requests.sort(key=lambda each: each.submitted_ns)
+    done = dataclasses.replace(measured(0, 10, float(of_step_s[-1]) + 0.1, tuple(requests)), tokens=tokens)
+    restart = RestartRecord(0, passes=(done,), timeline=timeline(constant_power(GPU, 500, start_s=0, end_s=120)))
+    workload = {"batch_size": 8, "arrival": "closed"}
+    # It is over within a step.
+    warmup = {"profile": "lead-in", "lead_in_s": 12.345}
+    [_, steady] = windows(experiment(restart, workload=workload, warmup=warmup)).passes
+    assert steady.reason is None
+    assert steady.energy_per_output_token_j == pytest.approx(500 * step_s / 8, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, Window
 from wattdock.analysis.budget import Budget, budget
 from wattdock.analysis.idle import over
-from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
+from wattdock.analysis.occupancy import Instants, NoWindowError, step_ends, tokens_in
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import all_known
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # Length of a block: a shorter one holds parts of prefills, and few changes of the counters.
 BLOCK_S = 2.0
-# Least time to the next mark behind a step's end, of the usual time from step to step.
-WITHIN_STEP = 0.5
 # Largest share of a window's requests with prompts that differ, where the list of prompts was gone through.
 MOST_DISTINCT = 0.9
 # How far a reading of temperature may lie from the instant that it stands for; they come once a second.
@@ -121,15 +119,9 @@ def _edges(
 
     Every block has a token.
     """
-    inside_ns = instants.submitted[instants.round_starts()] if instants and in_rounds else run_pass.tokens.at_ns
+    in_steps_ns = step_ends(run_pass, start_ns, end_ns)
+    inside_ns = instants.submitted[instants.round_starts()] if instants and in_rounds else in_steps_ns
     inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns)]
-    if instants is None and len(inside_ns):
-        # Ranks of a command tell of one step one after the other: its end is where the next mark is a while away. Half
-        # of the time lies between marks that are the usual time and more apart.
-        until_next_ns = np.diff(inside_ns, append=end_ns)
-        shortest_ns = np.sort(until_next_ns)
-        usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)]
-        inside_ns = inside_ns[until_next_ns >= WITHIN_STEP * usual_ns]
     wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
     if not len(inside_ns) or not len(wanted_ns):
         return [start_ns, end_ns]

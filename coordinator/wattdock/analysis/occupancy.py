@@ -23,6 +23,8 @@ MIN_FULL = 0.95
 TOGETHER_NS, TOGETHER_LIFETIME = NS_PER_S // 10, 0.05
 # Largest mean share of the other slots that are refilled together with one; beyond, requests are in lock-step.
 LOCK_STEP_SHARE = 0.5
+# Least time from a step's end to the next mark, as a share of the usual time from step to step.
+WITHIN_STEP = 0.5
 
 
 class NoWindowError(Exception):
@@ -129,3 +131,16 @@ def tokens_in(run_pass: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64
     """Return the output tokens that a pass gained after each edge, up to and with the next; shape (edges − 1,)."""
     counts = np.concatenate((np.zeros(1, dtype=np.int64), run_pass.tokens.output_tokens))
     return np.diff(counts[np.searchsorted(run_pass.tokens.at_ns, edges_ns, side="right")])
+
+
+def step_ends(run_pass: PassRecord, start_ns: int, end_ns: int) -> Nanoseconds:
+    """Return the instants within an interval at which the tokens of whole steps were there, ns; shape (n,).
+
+    Streams of a server, and ranks of a command, tell of one step one after the other: a step ends with the mark that
+    the next one follows a while later. Half of the time lies between marks that are the usual time and more apart.
+    """
+    at_ns = run_pass.tokens.at_ns
+    until_next_ns = np.diff(at_ns, append=np.iinfo(np.int64).max)
+    shortest_ns = np.sort(until_next_ns)[:-1]
+    usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)] if len(at_ns) > 1 else 0
+    return at_ns[(until_next_ns >= WITHIN_STEP * usual_ns) & (at_ns >= start_ns) & (at_ns <= end_ns)]

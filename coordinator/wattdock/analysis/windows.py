@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from wattdock.analysis.joules import ratio
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, tokens_in
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, step_ends, tokens_in
 from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.statistics import Interval
 from wattdock.analysis.work_costs import NoCostsError, Work, costs, metered_work
@@ -93,7 +93,7 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     """After the lead-in, while the engine is full and requests wait, for as long as `required_s` says at least.
 
     In an open loop, to the last arrival, and from a mean lifetime after the first at least. Of static batches, whole
-    rounds.
+    rounds; else whole steps, since the tokens of a step come at its end and its joules do not.
     """
     at, work = Instants.of(run_pass), config.workload
     lifetime_s = at.lifetime_ns / NS_PER_S
@@ -108,6 +108,8 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
         lifetimes = f"{config.warmup.window_lifetimes:g} lifetimes of {lifetime_s:.2f} s"
         raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s ({lifetimes})")
+    if not work.has_rounds and len(inside_ns := step_ends(run_pass, start_ns, end_ns)):
+        start_ns, end_ns = int(inside_ns[0]), int(inside_ns[-1])
     return start_ns, end_ns
 
 
