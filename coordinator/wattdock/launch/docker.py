@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import LaunchError
 from wattdock.host import Machine, folders, nvml
 from wattdock.launch.container import BYTES_PER_GB, Contained, compile_cache, create_arguments, models_binds, own_binds
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import LaunchSpec
 
 SIGNAL_BASE = 128
+# How late an engine tells at most that a container has ended; an instant further back is of another clock.
+MOST_LATE_S = 60
 # Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
@@ -234,7 +238,7 @@ class RunnerContainer(Contained, LaunchedRunner):
             return None
         if state.get("Running"):
             return None
-        self.ended_ns, reason = time.monotonic_ns(), self._ending(state)
+        self.ended_ns, reason = _ended_ns(state), self._ending(state)
         with contextlib.suppress(DockerException, OSError), self._spec.log_path.open("ab") as log:
             # In chunks: a log may have tens of megabytes.
             for chunk in self._container.logs(stream=True):
@@ -312,6 +316,19 @@ class RunnerContainer(Contained, LaunchedRunner):
             # A timeout, or the engine is gone; the caller looks at the container's state.
             return False
         return True
+
+
+def _ended_ns(state: Mapping[str, Any]) -> int:
+    """Return when a container's process ended, CLOCK_MONOTONIC; now where the engine does not tell.
+
+    The engine tells seconds later that a container has ended where that was writing much, or where the machine is busy.
+    """
+    now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+    with contextlib.suppress(KeyError, ValueError):
+        since_ns = wall_ns - round(datetime.fromisoformat(state["FinishedAt"]).timestamp() * NS_PER_S)
+        # An engine with a clock of its own, or a wall clock that was set, tells nothing.
+        return now_ns - since_ns if 0 <= since_ns < MOST_LATE_S * NS_PER_S else now_ns
+    return now_ns
 
 
 def explained(error: Exception) -> str:

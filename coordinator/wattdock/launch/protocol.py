@@ -74,8 +74,8 @@ class LaunchedRunner(Protocol):
     Attributes:
         address: Where it serves, as gRPC writes it: "unix:/…/r.sock".
         lacked_memory: Whether it was killed because the host's or its own memory was used up.
-        ended_ns: When it was seen to have ended, CLOCK_MONOTONIC, before its log was read and it was removed; None
-            while it runs, and where that takes no time.
+        ended_ns: When its process ended, CLOCK_MONOTONIC, before its log was read and it was removed; None while it
+            runs, and where that takes no time.
     """
 
     address: str
