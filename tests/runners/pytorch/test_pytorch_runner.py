@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import ids_prompt, workload
+from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, ids_prompt, running, workload
 from contract.subjects import SMALL_UNIFORM, write_config
 
 if TYPE_CHECKING:
@@ -55,6 +55,25 @@ def test_engine_arguments_are_in_effect_when_read_back(bare: tuple[Runner, Path]
     assert effective.pop("device_map") == {"": "cpu"}
     assert effective.items() >= {**requested, "dtype": "bfloat16"}.items() - {("device_map", "auto")}
     assert loaded.environment.weight_bytes == 2 * loaded.environment.parameter_count
+
+
+@pytest.mark.parametrize(
+    ("own", "spins"),
+    [
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "77"}, "77"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+        # Where all GPUs are shown, as in a container that has some, CPUs seldom decide.
+        ({"CUDA_VISIBLE_DEVICES": "all"}, "300000"),
+    ],
+)
+def test_threads_that_wait_let_other_programs_compute_unless_the_user_says_otherwise(
+    model_path: Path, own: dict[str, str], spins: str
+) -> None:
+    """As the OpenMP library that torch brings prints it when it is loaded."""
+    with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, OMP_DISPLAY_ENV="VERBOSE", **own) as runner:
+        runner.load(model_path, random_weights=SMALL_UNIFORM)
+        assert f"GOMP_SPINCOUNT = '{spins}'" in runner.log.read_text()
 
 
 def test_attention_that_transformers_does_not_have_is_refused(bare: tuple[Runner, Path]) -> None:
