@@ -42,6 +42,8 @@ BOARDS_FOUND = (
     "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
     "9 degrees of freedom"
 )
+# Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
+WITHIN_CHANCE = 0.9973
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
@@ -92,6 +94,7 @@ class Budget(Stored):
         per_restart: Corrected figure of each restart, J.
         drift_per_min, drift_error_per_min: Relative change of J/token per minute within windows, beside mix and
             temperature, and its standard uncertainty; null where windows have too few blocks, or are whole runs.
+        drift_chance_per_min: Largest change that chance makes.
     """
 
     # The entry that the audit reads.
@@ -116,6 +119,7 @@ class Budget(Stored):
     per_restart: list[float] = Field(default_factory=list)
     drift_per_min: float | None = None
     drift_error_per_min: float | None = None
+    drift_chance_per_min: float | None = None
     reason: str | None = None
 
     @property
@@ -209,13 +213,26 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
     if whole or min(len(window.block_s) for window in windows) < LEAST_BLOCKS:
         return found
-    slopes, error = slopes_of(windows, shares, fit.residuals)
+    return found.model_copy(update=_drift(windows, shares, fit, known=known))
+
+
+def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) -> dict[str, float]:
+    """Return the fields of a budget that say what J/token changes by within windows, and how much of it chance makes.
+
+    Windows whose slopes differ more than their blocks let expect raise the error, but not Student's t, to which three
+    slopes alone would give 19 standard errors: no drift would be seen.
+    """
+    slopes, error, freedom = slopes_of(windows, shares, fit.residuals, fit.fitted_kinds)
     if len(slopes) >= LEAST_RESTARTS:
         error = max(error, float(np.std(slopes, ddof=1)) / sqrt(len(slopes)))
     if known:
-        warming, _ = slopes_of(windows, shares, [window.block_c for window in windows])
+        warming, *_ = slopes_of(windows, shares, [window.block_c for window in windows])
         error = hypot(error, TEMPERATURE_COEFFICIENT[1] * float(shares @ warming))
-    return found.model_copy(update={"drift_per_min": float(shares @ slopes) * 60, "drift_error_per_min": error * 60})
+    return {
+        "drift_per_min": float(shares @ slopes) * 60,
+        "drift_error_per_min": error * 60,
+        "drift_chance_per_min": t_factor(freedom, WITHIN_CHANCE) * error * 60,
+    }
 
 
 def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float, float]:
@@ -225,7 +242,7 @@ def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float
     a window has the slope at the window's middle (to 3 %). Its error is that of a linear regression, widened for
     autocorrelation.
     """
-    slopes, error = slopes_of(windows, shares, [window.block_c for window in windows])
+    slopes, error, _ = slopes_of(windows, shares, [window.block_c for window in windows])
     slope, (constant_s, uncertainty_s) = float(shares @ slopes), TIME_CONSTANT_S
     return max(0.0, slope) * constant_s, hypot(slope * uncertainty_s, error * constant_s)
 

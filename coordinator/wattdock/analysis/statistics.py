@@ -146,14 +146,14 @@ def _sum(values: Iterable[float]) -> float:
 
 
 @cache
-def t_factor(freedom: float) -> float:
+def t_factor(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors lie between a mean and an end of its interval, by Student's t."""
     # Importing scipy takes a tenth of what a command may take.
-    if freedom in range(1, len(T_FACTORS) + 1):
+    if confidence == CONFIDENCE and freedom in range(1, len(T_FACTORS) + 1):
         return T_FACTORS[int(freedom) - 1]
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
 @dataclass(frozen=True)
