@@ -186,6 +186,21 @@ def test_arms_that_do_not_differ_seldom_do_though_each_fits_its_own_slope_of_tem
     assert hidden >= 0.12 * SEEDS
 
 
+def test_arms_that_do_not_differ_seldom_do_though_neither_knows_how_far_it_has_warmed() -> None:
+    """Windows of two blocks on boards that are up to 14 °C below settled ones, each arm by its own load."""
+    random, shown, hidden = np.random.default_rng(7), 0, 0
+    for _ in range(SEEDS):
+        arms = []
+        for _ in range(2):
+            levels = (1 + random.normal(0, 0.0005, RESTARTS)) * (1 - 0.0006 * random.uniform(0, 14))
+            arms.append(budget([[window(level * np.ones(2), np.full(2, 60.0))] for level in levels]))
+        pairs = list(zip(arms[0].per_restart, arms[1].per_restart, strict=True))
+        shown += paired_difference(pairs, known=arms[0].apart(arms[1])).p_value < 0.05
+        hidden += paired_difference(pairs).p_value < 0.05
+    assert shown <= 0.07 * SEEDS
+    assert hidden >= 0.5 * SEEDS
+
+
 def test_a_change_of_joules_is_told_by_the_minute_and_warmth_is_none() -> None:
     """0.06 % a block of 2 s are 1.8 % a minute; as much by 0.06 % per °C is the temperature's."""
     blocks = np.arange(20.0)

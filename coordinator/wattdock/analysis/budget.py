@@ -103,7 +103,7 @@ class Budget(Stored):
     ROOM: ClassVar = "room"
     # The entry that two results on the same boards share in part.
     WARMTH: ClassVar = "warmth"
-    # The entry of a list that all restarts send; comparisons do not read it yet.
+    # The entry of a list that all restarts send, which results that sent the same list share.
     PROMPTS: ClassVar = "same prompts"
 
     measured: float
@@ -136,10 +136,11 @@ class Budget(Stored):
     def apart(self, other: Budget) -> float:
         """Return the standard uncertainty of the logarithm of two figures' ratio that restarts on one board hide.
 
-        Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle.
+        Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle,
+        by as much as each was corrected. Without a correction the whole uncertainty of warmth is a result's own.
         """
         mix = (budget.entry(self.MIX) for budget in (self, other))
-        warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH)) and entry.correction]
+        warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH))]
         shared = hypot(TEMPERATURE_SENSITIVITY * TIME_CONSTANT_S[1] / TIME_CONSTANT_S[0], TEMPERATURE_COEFFICIENT[1])
         shared /= TEMPERATURE_COEFFICIENT[0]
         own = (sqrt(max(0.0, each.standard_uncertainty**2 - (shared * each.correction) ** 2)) for each in warmth)
