@@ -170,6 +170,21 @@ def test_a_list_that_every_restart_sends_is_one_draw(alike: float, least: float,
     assert least <= held / SEEDS <= most
 
 
+@pytest.mark.parametrize(("blocks", "is_known"), [((2, 2, 2), True), ((1, 1, 1), False), ((1, 20, 20), False)])
+def test_how_much_the_draw_of_a_list_makes_is_an_entry_or_said_to_be_unknown(
+    blocks: tuple[int, ...], *, is_known: bool
+) -> None:
+    """A window of one block, as one long round of a batch, does not tell how prompts differ."""
+    random = np.random.default_rng(1)
+    restarts = [[window(random.normal(1, 0.02, count))] for count in blocks]
+    found = budget(restarts, alike=3)
+    assert bool(found.entry(Budget.PROMPTS)) is is_known
+    unknown = [each.standard_uncertainty for each in found.not_included if each.name == Budget.PROMPTS]
+    assert unknown == ([] if is_known else [None])
+    alone = [each.name for each in budget(restarts, alike=1).not_included]
+    assert alone == ["sensor gain", "board", "session"]
+
+
 def test_arms_that_do_not_differ_seldom_do_though_each_fits_its_own_slope_of_temperature() -> None:
     """Readings scatter by 1.8 °C: each arm's warmth is off by its own, which its restarts share."""
     random, shown, hidden = np.random.default_rng(7), 0, 0

@@ -130,11 +130,7 @@ def fitted(windows: Sequence[Window], *, known: bool) -> Fit:
 def slopes_of(
     windows: Sequence[Window], shares: Floats, values: Sequence[Floats], fitted_kinds: int = 0
 ) -> tuple[Floats, float, int]:
-    """Return each window's slope of a line through its blocks' values, per second, their mean's error, and its freedom.
-
-    Args:
-        fitted_kinds: How many slopes were fitted to the values before.
-    """
+    """Return each window's slope of a line through its blocks' values, per second, their mean's error and freedom."""
     slopes, squares, residuals = [], [], []
     for window, of_blocks in zip(windows, values, strict=True):
         middles_s = np.cumsum(window.block_s) - window.block_s / 2

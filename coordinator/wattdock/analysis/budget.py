@@ -45,6 +45,9 @@ BOARDS_FOUND = (
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
 WITHIN_CHANCE = 0.9973
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
+UNKNOWN_DRAW = (
+    "all restarts send the same prompts, a draw of the list, and windows of one block do not tell how it varies"
+)
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
 
@@ -175,7 +178,8 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     weights = np.bincount(number, tokens)
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
-    of_blocks = sum(len(window.block_s) - 1 for window in windows)
+    free_blocks = np.bincount(number, [len(window.block_s) - 1 for window in windows])
+    of_blocks = int(free_blocks.sum())
     entries = [
         _restarts_entry(values, within, of_blocks),
         Entry(
@@ -189,7 +193,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             found="brackets of counter changes and the counters' lag at the windows' ends",
         ),
     ]
-    if alike > 1 and of_blocks:
+    if alike > 1 and free_blocks.all():
         entries.append(
             Entry(
                 name=Budget.PROMPTS,
@@ -212,18 +216,17 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             ),
         ]
     found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+    if alike > 1 and not free_blocks.all():
+        found.not_included.append(NotIncluded(name=Budget.PROMPTS, standard_uncertainty=None, found=UNKNOWN_DRAW))
     if whole or min(len(window.block_s) for window in windows) < LEAST_BLOCKS:
         return found
     return found.model_copy(update=_drift(windows, shares, fit, known=known))
 
 
 def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) -> dict[str, float]:
-    """Return the fields of a budget that say what J/token changes by within windows, and how much of it chance makes.
-
-    Windows whose slopes differ more than their blocks let expect raise the error, but not Student's t, to which three
-    slopes alone would give 19 standard errors: no drift would be seen.
-    """
+    """Return the fields of a budget that say what J/token changes by within windows, and how much chance makes."""
     slopes, error, freedom = slopes_of(windows, shares, fit.residuals, fit.fitted_kinds)
+    # Slopes that differ raise the error, but not t: of three slopes it is 19 standard errors, which hide any drift.
     if len(slopes) >= LEAST_RESTARTS:
         error = max(error, float(np.std(slopes, ddof=1)) / sqrt(len(slopes)))
     if known:

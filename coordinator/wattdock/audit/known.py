@@ -40,12 +40,9 @@ def window_steady(inputs: AuditInput) -> Outcome:
 
 
 def _without_drift(inputs: AuditInput, figure: str) -> Outcome:
-    """Return whether J/token still changes as the engine runs, beyond mix and temperature: it does not stay.
-
-    Nothing is asked of a command's whole runs, whose figure is that of such runs, nor where it counts its work seldom.
-    """
+    """Return whether J/token still changes as the engine runs, beyond mix and temperature: it does not stay."""
     budget, command = inputs.result.budget, inputs.config.command
-    # Without joules there is no drift, and another check says so.
+    # Another check misses the joules. A command's whole runs have their own figure, and seldom counts tell nothing.
     if budget is None or (command and budget.drift_per_min is None):
         return Outcome("pass", figure)
     if (drift := budget.drift_per_min) is None or (chance := budget.drift_chance_per_min) is None:
