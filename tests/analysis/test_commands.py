@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from make.records import experiment, measured, stepped_power, timeline
 from seams.analysis import gpu_results, measured_budget, measured_energy, window_of, windows, work_done
+from seams.audit import AuditInput, window_steady
 from seams.metering import Series
 from seams.records import Marked, TokenSeries
 
@@ -26,18 +28,27 @@ IDLE_W, BUSY_W = 100.0, 400.0
 START_S, BUSY_S, EPOCH_S, END_S = 5, 35, 40, 60
 
 
-def command(name: str, spans_s: Sequence[tuple[float, float]], ranks_s: Sequence[float] = (0,)) -> Measured:
+POWER = ((BUSY_S, IDLE_W), (END_S - BUSY_S, BUSY_W), (5, IDLE_W))
+
+
+def command(
+    name: str,
+    spans_s: Sequence[tuple[float, float]],
+    ranks_s: Sequence[float] = (0,),
+    power: Sequence[tuple[float, float]] = POWER,
+) -> Measured:
     """Return runs from 5 to 60 s whose GPU works from 35 s on; 4 samples of each rank each half second from 40 s on.
 
     Args:
         ranks_s: By how much each rank is late.
+        power: Seconds and watts, one behind the other.
     """
     steps_s = np.arange(EPOCH_S + 0.5, END_S, 0.5)
     at_ns = np.sort(np.add.outer(steps_s, ranks_s).ravel() * NS_PER_S).astype(np.int64)
     read_ns = (np.arange(0.5, 65) * NS_PER_S).astype(np.int64)
     busy = Series(read_ns, np.where(read_ns > BUSY_S * NS_PER_S, 100.0, 0.0))
     gpu = replace(
-        stepped_power(GPU, [(BUSY_S, IDLE_W), (END_S - BUSY_S, BUSY_W), (5, IDLE_W)]),
+        stepped_power(GPU, power),
         series={"gpu_utilization_percent": busy},
     )
     marked = Marked(name, len(spans_s), tuple((round(a * NS_PER_S), round(b * NS_PER_S)) for a, b in spans_s))
@@ -97,6 +108,32 @@ def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_al
     [short] = work_done(run, windows(run).passes[:3]).marked
     assert (short.count, short.total_j, short.interval_j) == (3, None, None)
     assert short.reason == "its spans are shorter than the meter resolves; mark larger parts"
+
+
+SPANS = "from the first marked span that counts to the last"
+LATER = "let the spans that count (--within) begin later: J/sample has not settled"
+
+
+@pytest.mark.parametrize(
+    ("fall", "length_s", "status", "figure", "remedy"),
+    [
+        (0, 19.5, "pass", f"{SPANS}; J/sample changes by +0.00% ", None),
+        (0.1, 19.5, "fail", f"{SPANS}; J/sample changes by -35.", LATER),
+        # Two blocks do not tell, and of a command that is no fault.
+        (0.1, 4, "pass", SPANS, None),
+    ],
+)
+def test_spans_that_count_must_not_get_cheaper_or_dearer(
+    fall: float, length_s: float, status: str, figure: str, remedy: str | None
+) -> None:
+    """400 W fall to 360 W in 9 steps of 2 s, in which samples come as ever: 2.2 of 380 W a second."""
+    falling = [(2, BUSY_W * (1 - fall * step / 9)) for step in range(10)]
+    power = [(BUSY_S, IDLE_W), (EPOCH_S - BUSY_S, BUSY_W), *falling, (5, IDLE_W)]
+    run = command("epoch", [(EPOCH_S, EPOCH_S + length_s)], power=power)
+    parts = {"budget": measured_budget(run, windows(run)), "energy": measured_energy(run)}
+    result: Any = SimpleNamespace(config=run.config, environment="", procedure="", **parts)
+    check = window_steady(AuditInput(result)).named("measured window")
+    assert (check.status, check.figure[: len(figure)], check.remedy) == (status, figure, remedy)
 
 
 def test_the_number_of_gpus_is_the_real_one_in_arguments_too() -> None:

@@ -189,6 +189,16 @@ HIDDEN_STRANGER = {"processes": (RUNNER, FakeProcess(pid=4243, kind="h", memory_
 DEARER = {"profile": (*POWER[:2], constant(530, 90), POWER[3])}
 # 4 % more in each window's end than in its beginning, which 45 s do not tell from a slow wave.
 RISING = {"profile": (*POWER[:2], constant(480, 45), *(constant(480 + step, 5) for step in range(0, 45, 5)), POWER[3])}
+# Two blocks a window, which no line says anything of.
+TWO_ROUNDS = {
+    "warmup": {"profile": "lead-in", "lead_in_s": 77, "window_lifetimes": 0},
+    "workload": {
+        "batch_size": 8,
+        "max_output_tokens": 100,
+        "min_duration_s": 8,
+        "prompts": {"source": "synthetic", "input_tokens": PROMPT_TOKENS},
+    },
+}
 DEAD = Failure(kind="RunnerError", message="the runner died", stage="pass 1/1", exit_code=5)
 LONGER_PROMPTS = DeclaredWork(502, 100, 502 * 99 + 100 * 99 / 2)
 # Without joules there is no figure, and without the GPU hardly any reading.
@@ -231,6 +241,7 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"uncertainty": "fail"}, World(recordings=(AS_EVER, AS_EVER, (DEARER, {})))),
     ({"uncertainty": "fail", "measured window": "fail"}, World(gpu=RISING)),
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "lead-in", "window_lifetimes": 10}})),
+    ({"measured window": "unknown"}, World(config=TWO_ROUNDS)),
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "quick"}})),
     ({"weights": "fail"}, World(model={"revision": None})),
     ({"weights": "fail"}, World(model={"random_weights": True})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,12 +182,22 @@ def test_a_study_resumed_after_a_reboot_makes_pairs_of_what_ran_on_one_boot(
     assert (only_test(*sides).difference is not None) is in_turns
 
 
-def boards(stored: StoredResult, *uuids: str, unshown: float = 0.0) -> StoredResult:
-    """Return a result of these boards, whose budget holds 3 and 4 times `unshown` that restarts do not show."""
-    made = stored.result.model_dump(mode="json", by_alias=True)
-    made["environment"]["gpu_uuids"] = uuids
+def boards(stored: StoredResult, *uuids: str, unshown: float = 0.0, warmed: float = 1.0) -> StoredResult:
+    """Return a result of these boards, whose budget holds 3 and 4 times `unshown` that restarts do not show.
+
+    Args:
+        warmed: How much of the latter, of warmth, comes of what a degree costs and of how boards settle.
+    """
+    of_degrees = hypot(0.0003, hypot(0.0003, 0.0006) * 26 / 75) / 0.0006
     parts = {"first seconds": 3 * unshown, "warmth": 4 * unshown, "room": 1.0}
     entries = [{"name": name, "standard_uncertainty": part, "found": ""} for name, part in parts.items()]
+    entries[1]["correction"] = warmed * 4 * unshown / of_degrees
+    return with_entries(stored, entries, gpu_uuids=uuids)
+
+
+def with_entries(stored: StoredResult, entries: Sequence[dict[str, Any]], **environment: Any) -> StoredResult:
+    made = stored.result.model_dump(mode="json", by_alias=True)
+    made["environment"] |= environment
     made["budget"]["entries"] += entries
     return replace(stored, result=type(stored.result).model_validate(made))
 
@@ -205,6 +216,40 @@ def test_what_restarts_do_not_show_widens_a_ratio_of_joules_on_different_boards(
     assert only_test([boards(a, "g1", unshown=0.002)], [boards(b, "g1", unshown=0.002)]).differs is True
     [pair] = compare([boards(a, "g1", unshown=0.002)], [boards(b, "g2", unshown=0.002)]).pairs
     assert known_of(pair.tests[SPEED]) == known_of(compare([a], [b]).pairs[0].tests[SPEED])
+
+
+@pytest.mark.parametrize(("warmed", "own"), [(1.0, 0.0), (0.6, 0.8), (0.0, 1.0)])
+def test_on_the_same_boards_warmth_is_shared_as_far_as_both_were_corrected(warmed: float, own: float) -> None:
+    """0.8 % of each, of which 0.48 % with what a degree costs leave 0.64 %; without a slope all of it is its own."""
+    a, b = arm("s", [1.0, 1.1, 1.2]), arm("s", [1.02, 1.122, 1.224], "two")
+    test = only_test(*([boards(side, "g1", unshown=0.002, warmed=warmed)] for side in (a, b)))
+    assert known_of(test) == pytest.approx(own * 0.008 * 2**0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize("other_gpu", ["g1", "g2"])
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({}, 0.0),
+        ({"environment.dataset_sha256": "f" * 64}, 0.013),
+        ({"config.workload.seed": 7}, 0.013),
+        ({"config.workload.prompts.count": 7}, 0.013),
+    ],
+)
+def test_lists_of_prompts_that_differ_are_two_draws(changes: dict[str, Any], known: float, other_gpu: str) -> None:
+    """0.5 and 1.2 % that no restart shows, since all send one list: in the ratio of the same list they cancel."""
+    joules = [1.0, 1.1, 1.2]
+    first, second = (
+        with_entries(
+            arm("s", [share * each for each in joules], name, **own),
+            [{"name": "same prompts", "standard_uncertainty": part, "kind": "A", "found": ""}],
+            gpu_uuids=[gpu],
+        )
+        for name, share, part, gpu, own in (("one", 1.0, 0.005, "g1", {}), ("two", 1.02, 0.012, other_gpu, changes))
+    )
+    [pair] = compare([first], [second]).pairs
+    assert known_of(pair.tests[PRIMARY]) == pytest.approx(known, abs=1e-9)
+    assert known_of(pair.tests[SPEED]) < 0.001
 
 
 def known_of(test: Test) -> float:

@@ -3,11 +3,10 @@
 from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, memory_alone, other_gpus_idle
 from wattdock.audit.check import AuditInput
 from wattdock.audit.gpus import readings_agree
-from wattdock.audit.known import CHANCE, MAX_DRIFT_PER_MIN
+from wattdock.audit.known import MAX_DRIFT_PER_MIN, window_steady
 from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed
 
 __all__ = [
-    "CHANCE",
     "MAX_DRIFT_PER_MIN",
     "AuditInput",
     "arrivals_kept_up_with",
@@ -19,4 +18,5 @@ __all__ = [
     "memory_alone",
     "other_gpus_idle",
     "readings_agree",
+    "window_steady",
 ]

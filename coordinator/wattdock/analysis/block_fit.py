@@ -78,6 +78,7 @@ class Fit(NamedTuple):
         covariance: Of the slopes; shape (k, k).
         scatter: Relative standard uncertainty of each window's mean, from its blocks; shape (windows,).
         residuals: Of each window's blocks, relative.
+        fitted_kinds: How many slopes the blocks changed; 0 where blocks are too few and the priors stayed.
     """
 
     kinds: tuple[str, ...]
@@ -85,6 +86,7 @@ class Fit(NamedTuple):
     covariance: Floats
     scatter: Floats
     residuals: list[Floats]
+    fitted_kinds: int
 
 
 def fitted(windows: Sequence[Window], *, known: bool) -> Fit:
@@ -109,8 +111,9 @@ def fitted(windows: Sequence[Window], *, known: bool) -> Fit:
     stacked = np.concatenate(tables)
     slopes, covariance = priors[:, 0], np.diag(priors[:, 1] ** 2)
     degrees_of_freedom = len(stacked) - len(windows) - len(priors)
+    known_scatter = degrees_of_freedom >= LEAST_DEGREES_OF_FREEDOM
     # How much scatters, and so how far the prior counts, follows from the slopes: three rounds settle both.
-    for _ in range(3 if degrees_of_freedom >= LEAST_DEGREES_OF_FREEDOM else 0):
+    for _ in range(3 * known_scatter):
         parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
         squares = sum(float(part @ part) for part in parts)
         noise = squares / degrees_of_freedom * _inflation(parts) + np.finfo(float).tiny
@@ -121,11 +124,13 @@ def fitted(windows: Sequence[Window], *, known: bool) -> Fit:
     scatter = [sqrt(float(part @ part) / max(1, len(part) - 1) / len(part) * inflation) for part in parts]
     if PROMPTS in kinds and CONTEXT not in kinds:
         covariance[0, 0] += UNTOLD_SHARE**2
-    return Fit(kinds, slopes, covariance, np.array(scatter), parts)
+    return Fit(kinds, slopes, covariance, np.array(scatter), parts, len(kinds) * known_scatter)
 
 
-def slopes_of(windows: Sequence[Window], shares: Floats, values: Sequence[Floats]) -> tuple[Floats, float]:
-    """Return each window's slope of a line through the values of its blocks, per second, and their mean's error."""
+def slopes_of(
+    windows: Sequence[Window], shares: Floats, values: Sequence[Floats], fitted_kinds: int = 0
+) -> tuple[Floats, float, int]:
+    """Return each window's slope of a line through its blocks' values, per second, their mean's error and freedom."""
     slopes, squares, residuals = [], [], []
     for window, of_blocks in zip(windows, values, strict=True):
         middles_s = np.cumsum(window.block_s) - window.block_s / 2
@@ -133,8 +138,9 @@ def slopes_of(windows: Sequence[Window], shares: Floats, values: Sequence[Floats
         squares.append(middles_s @ middles_s)
         slopes.append(middles_s @ of_blocks / squares[-1])
         residuals.append(of_blocks - of_blocks.mean() - slopes[-1] * middles_s)
-    noise = sum(float(part @ part) for part in residuals) / sum(len(part) - 2 for part in residuals)
-    return np.array(slopes), sqrt(noise * _inflation(residuals) * float(shares**2 @ (1 / np.array(squares))))
+    freedom = max(1, sum(len(part) - 2 for part in residuals) - fitted_kinds)
+    noise = sum(float(part @ part) for part in residuals) / freedom * _inflation(residuals)
+    return np.array(slopes), sqrt(noise * float(shares**2 @ (1 / np.array(squares)))), freedom
 
 
 def _inflation(parts: Sequence[Floats]) -> float:

@@ -42,7 +42,12 @@ BOARDS_FOUND = (
     "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
     "9 degrees of freedom"
 )
+# Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
+WITHIN_CHANCE = 0.9973
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
+UNKNOWN_DRAW = (
+    "all restarts send the same prompts, a draw of the list, and windows of one block do not tell how it varies"
+)
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
 
@@ -92,6 +97,7 @@ class Budget(Stored):
         per_restart: Corrected figure of each restart, J.
         drift_per_min, drift_error_per_min: Relative change of J/token per minute within windows, beside mix and
             temperature, and its standard uncertainty; null where windows have too few blocks, or are whole runs.
+        drift_chance_per_min: Largest change that chance makes.
     """
 
     # The entry that the audit reads.
@@ -100,7 +106,7 @@ class Budget(Stored):
     ROOM: ClassVar = "room"
     # The entry that two results on the same boards share in part.
     WARMTH: ClassVar = "warmth"
-    # The entry of a list that all restarts send; comparisons do not read it yet.
+    # The entry of a list that all restarts send, which results that sent the same list share.
     PROMPTS: ClassVar = "same prompts"
 
     measured: float
@@ -116,6 +122,7 @@ class Budget(Stored):
     per_restart: list[float] = Field(default_factory=list)
     drift_per_min: float | None = None
     drift_error_per_min: float | None = None
+    drift_chance_per_min: float | None = None
     reason: str | None = None
 
     @property
@@ -132,10 +139,11 @@ class Budget(Stored):
     def apart(self, other: Budget) -> float:
         """Return the standard uncertainty of the logarithm of two figures' ratio that restarts on one board hide.
 
-        Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle.
+        Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle,
+        by as much as each was corrected. Without a correction the whole uncertainty of warmth is a result's own.
         """
         mix = (budget.entry(self.MIX) for budget in (self, other))
-        warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH)) and entry.correction]
+        warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH))]
         shared = hypot(TEMPERATURE_SENSITIVITY * TIME_CONSTANT_S[1] / TIME_CONSTANT_S[0], TEMPERATURE_COEFFICIENT[1])
         shared /= TEMPERATURE_COEFFICIENT[0]
         own = (sqrt(max(0.0, each.standard_uncertainty**2 - (shared * each.correction) ** 2)) for each in warmth)
@@ -170,7 +178,8 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     weights = np.bincount(number, tokens)
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
-    of_blocks = sum(len(window.block_s) - 1 for window in windows)
+    free_blocks = np.bincount(number, [len(window.block_s) - 1 for window in windows])
+    of_blocks = int(free_blocks.sum())
     entries = [
         _restarts_entry(values, within, of_blocks),
         Entry(
@@ -184,7 +193,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             found="brackets of counter changes and the counters' lag at the windows' ends",
         ),
     ]
-    if alike > 1 and of_blocks:
+    if alike > 1 and free_blocks.all():
         entries.append(
             Entry(
                 name=Budget.PROMPTS,
@@ -207,15 +216,27 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             ),
         ]
     found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+    if alike > 1 and not free_blocks.all():
+        found.not_included.append(NotIncluded(name=Budget.PROMPTS, standard_uncertainty=None, found=UNKNOWN_DRAW))
     if whole or min(len(window.block_s) for window in windows) < LEAST_BLOCKS:
         return found
-    slopes, error = slopes_of(windows, shares, fit.residuals)
+    return found.model_copy(update=_drift(windows, shares, fit, known=known))
+
+
+def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) -> dict[str, float]:
+    """Return the fields of a budget that say what J/token changes by within windows, and how much chance makes."""
+    slopes, error, freedom = slopes_of(windows, shares, fit.residuals, fit.fitted_kinds)
+    # Slopes that differ raise the error, but not t: of three slopes it is 19 standard errors, which hide any drift.
     if len(slopes) >= LEAST_RESTARTS:
         error = max(error, float(np.std(slopes, ddof=1)) / sqrt(len(slopes)))
     if known:
-        warming, _ = slopes_of(windows, shares, [window.block_c for window in windows])
+        warming, *_ = slopes_of(windows, shares, [window.block_c for window in windows])
         error = hypot(error, TEMPERATURE_COEFFICIENT[1] * float(shares @ warming))
-    return found.model_copy(update={"drift_per_min": float(shares @ slopes) * 60, "drift_error_per_min": error * 60})
+    return {
+        "drift_per_min": float(shares @ slopes) * 60,
+        "drift_error_per_min": error * 60,
+        "drift_chance_per_min": t_factor(freedom, WITHIN_CHANCE) * error * 60,
+    }
 
 
 def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float, float]:
@@ -225,7 +246,7 @@ def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float
     a window has the slope at the window's middle (to 3 %). Its error is that of a linear regression, widened for
     autocorrelation.
     """
-    slopes, error = slopes_of(windows, shares, [window.block_c for window in windows])
+    slopes, error, _ = slopes_of(windows, shares, [window.block_c for window in windows])
     slope, (constant_s, uncertainty_s) = float(shares @ slopes), TIME_CONSTANT_S
     return max(0.0, slope) * constant_s, hypot(slope * uncertainty_s, error * constant_s)
 

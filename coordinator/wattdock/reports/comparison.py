@@ -24,8 +24,8 @@ METHOD = (
     "A and B: sums over all restarts ÷ sums. Experiments of one study are measured in turns: paired t-test on the "
     "logarithms of their restarts' ratios. Else sessions (runs of a study) are the units: Welch's t-test. 95 % "
     "intervals of B / A − 1, each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. Of joules "
-    "on different boards they hold what the budgets hold beyond restarts and room. They are of these machines, not of "
-    "other GPUs or prompts, and leave out the sensors' gain."
+    "on different boards they hold what the budgets hold beyond restarts and room, of different lists of prompts their "
+    "draw. They are of these machines, not of other GPUs or prompts, and leave out the sensors' gain."
 )
 AS_DECLARED = f", sessions taken to differ by {statistics.BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby
-from math import hypot, log
+from math import hypot, inf, log, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from wattdock.config import Split
 from wattdock.errors import ConfigError
 from wattdock.reports.cells import figure_text
 from wattdock.reports.pairs import SIGNIFICANCE
-from wattdock.reports.sessions import Outcome, apart, by_session, outcome, sessions_among, unshown
+from wattdock.reports.sessions import ONE_SESSION, Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
 from wattdock.text import singular
 from wattdock.values import known_max
@@ -54,8 +54,8 @@ METHOD = (
     "requests in flight at every size. Joules of one result: with the interval of its uncertainty "
     "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
     "Ratios: of splits that were measured in turns, by the paired t-test of `compare`, restart by restart; else of "
-    "these figures, with a 95 % interval from those of both, taken as independent. Medians of latency: of one result's "
-    "requests, so not where several are pooled."
+    "these figures, with a 95 % interval from those of both, taken as independent, and 0.3 % (standard deviation) for "
+    "each of two sessions. Medians of latency: of one result's requests, so not where several are pooled."
 )
 
 
@@ -97,6 +97,11 @@ class SplitPoint:
     efficiency: statistics.Figure | None = None
     energy_ratio: statistics.Figure | None = None
 
+    def freedom(self, quantity: str) -> float:
+        """Return the degrees of freedom of a figure's interval: of one result's joules those of its budget."""
+        budget = self.stored[0].result.budget if quantity == statistics.ENERGY and len(self.stored) == 1 else None
+        return (budget.degrees_of_freedom or inf) if budget else self.restarts - 1
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -120,7 +125,8 @@ class Optimum:
     @property
     def differs(self) -> bool | None:
         """Whether the interval of the ratio excludes 1; None without an interval."""
-        return _differs(self.ratio)
+        interval = self.ratio and self.ratio.interval
+        return not interval.low <= 1 <= interval.high if interval else None
 
     def __str__(self) -> str:
         text = f"{self.point.split}, {self.j_per_token:.4g} J/{singular(self.unit).removeprefix('output ')}"
@@ -204,10 +210,6 @@ class _Usable:
     common: tuple[tuple[str, str], ...]
 
     @property
-    def name(self) -> str:
-        return self.stored.folder.name
-
-    @property
     def result(self) -> ExperimentResult:
         return self.stored.result
 
@@ -234,7 +236,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     outcomes = [(row.folder.name, _usable_or_reason(row)) for row in rows]
     usable = sorted(
         (member for _, member in outcomes if isinstance(member, _Usable)),
-        key=lambda member: (member.common, member.split_key, member.name),
+        key=lambda member: (member.common, member.split_key, member.stored.folder.name),
     )
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
@@ -276,8 +278,7 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
         return "no GPU was used"
     if not result.energy.passes:
         return "no pass was measured"
-    every_quantity = {quantity: result.restarts(quantity) for quantity in statistics.RATIOS}
-    restarts = {quantity: values for quantity, values in every_quantity.items() if values}
+    restarts = {quantity: values for quantity in statistics.RATIOS if (values := result.restarts(quantity))}
     if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
     environment = result.environment
@@ -303,7 +304,6 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     if joules and len(same) == 1:
         own = same[0].result.energy_figure
         joules = own and replace(own, value=joules.value)  # of the restarts that make pairs
-    audits = [member.result.audit for member in same if member.result.audit]
     return SplitPoint(
         kind=same[0].split.kind,
         split=same[0].label,
@@ -316,8 +316,8 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
         load_imbalance=known_max(each.result.multi_gpu.load_imbalance for each in same if each.result.multi_gpu),
         communication=known_max(_communication(member.result) for member in same),
-        disturbed=any(Audit.disturbed_by(audit.checks) for audit in audits),
-        results=tuple(member.name for member in same),
+        disturbed=any(Audit.disturbed_by(each.result.audit.checks) for each in same if each.result.audit),
+        results=tuple(member.stored.folder.name for member in same),
         stored=tuple(member.stored for member in same),
     )
 
@@ -344,26 +344,29 @@ def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:
 
 
 def _ratio(over: SplitPoint, under: SplitPoint, quantity: str) -> tuple[statistics.Figure, str, float]:
-    """Return the ratio of two splits' figures, how its interval was found, and p; without a test, 0 or 1 by that.
+    """Return the ratio of two splits' figures, how its interval was found, and p; 1 without an interval.
 
     A test whose ratio lies on the other side of 1 than the figures' is not of these figures.
 
     Source: `sessions.outcome`; of splits that were not measured in turns JCGM 100:2008 (GUM), 5.1.2: relative
-    uncertainties of independent factors add as squares. What such splits share counts twice: too wide, if anything.
+    uncertainties of independent factors add as squares. What such splits share counts twice: too wide, if anything, as
+    p is too large by the fewer degrees of freedom.
     """
     if over is under:
         return statistics.Figure(1.0), "", 1.0
     figures = [point.tokens_per_s if quantity == statistics.SPEED else point.j_per_token for point in (over, under)]
     more, less = (figure for figure in figures if figure)
     value, found = more.value / less.value, _tested(over, under, quantity)
-    if found.difference and (found.difference.relative >= 0) == (value >= 1):
-        ends = statistics.Interval(*(1 + end for end in found.difference.interval))
-        return statistics.Figure(1 + found.difference.relative, ends), found.method, found.difference.p_value
-    if not (more.interval and less.interval):
-        return statistics.Figure(value), INDEPENDENT, 1.0
-    half = hypot(log(more.interval.high / more.value), log(less.interval.high / less.value))
-    ratio = statistics.Figure(value, statistics.Interval.around(value, half))
-    return ratio, INDEPENDENT, float(not _differs(ratio))
+    difference, method = found.difference, found.method
+    if not difference or (difference.relative >= 0) != (value >= 1):
+        if not (more.interval and less.interval):
+            return statistics.Figure(value), INDEPENDENT, 1.0
+        rooms = statistics.t_factor(inf) * sqrt(2) * statistics.BETWEEN_SESSIONS * (found.reason == ONE_SESSION)
+        half = hypot(log(more.interval.high / more.value), log(less.interval.high / less.value), rooms)
+        freedom, method = min(point.freedom(quantity) for point in (over, under)), INDEPENDENT
+        difference = statistics.of_logarithm(log(value), half / statistics.t_factor(freedom), freedom)
+    ends = statistics.Interval(*(1 + end for end in difference.interval))
+    return statistics.Figure(1 + difference.relative, ends), method, difference.p_value
 
 
 def _tested(over: SplitPoint, under: SplitPoint, quantity: str) -> Outcome:
@@ -393,8 +396,3 @@ def optimum(points: Sequence[SplitPoint], unit: str = "output tokens") -> Optimu
     p_values = zip(ratios, statistics.holm([p for *_, p in ratios]), strict=True)
     near = {other.split: ratio for (other, ratio, *_), p in p_values if p >= SIGNIFICANCE and other is not costs[1][1]}
     return Optimum(best, least.value, unit, *ratios[0][:3], near)
-
-
-def _differs(ratio: statistics.Figure | None) -> bool | None:
-    interval = ratio and ratio.interval
-    return not interval.low <= 1 <= interval.high if interval else None

@@ -155,16 +155,23 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
     """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
 
     It is of joules only, by the budgets: on the same boards of the slopes that each result fitted, on others of warmth,
-    first seconds, mix and timing.
+    first seconds, mix and timing; also of the list that all restarts of a result send, unless both sides sent the same.
     """
-    sides = (first, second)
-    boards = [{frozenset(row.result.environment.gpu_uuids) for row in side if row.result.environment} for side in sides]
     if quantity != statistics.ENERGY:
         return 0.0
-    budgets = [[row.result.budget for row in side if row.result.budget] for side in sides]
+    sides = [[row.result for row in side] for side in (first, second)]
+    boards = [{frozenset(result.environment.gpu_uuids) for result in side if result.environment} for side in sides]
+    budgets = [[result.budget for result in side if result.budget] for side in sides]
+    # Of one file, the seed and the number of prompts decide which ones are sent.
+    sent = {
+        (ran and ran.dataset_sha256, config.workload.seed, config.prompts.count)
+        for ran, config in ((row.result.environment, row.result.config) for row in (*first, *second))
+    }
+    entries = [[budget.entry(budget.PROMPTS) for budget in side] for side in budgets if len(sent) > 1]
+    draws = hypot(*(max((entry.standard_uncertainty for entry in side if entry), default=0.0) for side in entries))
     if boards[0] == boards[1]:
-        return max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0)
-    return hypot(*(max((budget.unshown for budget in side), default=0.0) for side in budgets))
+        return hypot(draws, max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0))
+    return hypot(draws, *(max((budget.unshown for budget in side), default=0.0) for side in budgets))
 
 
 def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:
