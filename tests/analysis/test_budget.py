@@ -107,6 +107,19 @@ def test_the_table_adds_up() -> None:
     assert told == {"sensor gain": None, "board": 0.01, "session": 0.003}
 
 
+def test_no_entry_makes_an_interval_narrower() -> None:
+    """Timing that is known raises the degrees of freedom of three restarts from 2 on; t falls, and U must not."""
+    levels, halves = (1.00, 1.01, 1.02), []
+    for timing in np.linspace(0, 2, 41).tolist():
+        seen = budget([[replace(window(level * EVEN), timing_j=timing * TOKENS * BLOCKS / 100)] for level in levels])
+        assert seen.expanded is not None
+        halves.append(seen.expanded)
+    assert (np.diff(halves) >= 0).all()
+    # Of the restarts alone, by two degrees of freedom.
+    assert halves[0] == pytest.approx(4.3027 * float(np.std(np.log(levels), ddof=1)) / sqrt(3), rel=1e-3)
+    assert halves[-1] > 2 * 1.95 / 100
+
+
 def test_two_restarts_have_no_interval() -> None:
     """But a figure, and the reason."""
     seen = budget([[window(EVEN)], [window(EVEN)]])

@@ -330,7 +330,9 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
     known = [entry for entry in entries if entry.degrees_of_freedom]
     parts = sum(entry.standard_uncertainty**4 / (entry.degrees_of_freedom or 1) for entry in known)
     degrees_of_freedom = uncertainty**4 / parts if parts else None
-    expanded = uncertainty * t_factor(min(degrees_of_freedom or 1e6, 1e6))
+    # Another entry raises the degrees of freedom, and must not make an interval narrower than what is known from few.
+    alone = (entry.standard_uncertainty * t_factor(entry.degrees_of_freedom or 1e6) for entry in known)
+    expanded = max(uncertainty * t_factor(min(degrees_of_freedom or 1e6, 1e6)), *alone)
     return Budget(
         **found,
         standard_uncertainty=uncertainty,

@@ -6,7 +6,7 @@ import json
 import re
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from contract.runner_process import PYTORCH_FOLDER, PYTORCH_PYTHON, ids_prompt, running, workload
@@ -68,7 +68,7 @@ def test_engine_arguments_are_in_effect_when_read_back(bare: tuple[Runner, Path]
     ],
 )
 def test_threads_that_wait_let_other_programs_compute_unless_the_user_says_otherwise(
-    model_path: Path, own: dict[str, str], spins: str
+    model_path: Path, own: dict[str, Any], spins: str
 ) -> None:
     """As the OpenMP library that torch brings prints it when it is loaded."""
     with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, OMP_DISPLAY_ENV="VERBOSE", **own) as runner:
