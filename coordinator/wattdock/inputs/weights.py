@@ -37,9 +37,10 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
         load_format: As in `weight_names`.
 
     Raises:
-        ConfigError: A GGUF file was chosen, and the backend reads none.
-        PreflightError: There are none, they are pickled, the index names other files than safetensors beside it, some
-            are missing, there are several GGUF models, or the engine would read other files than transformers.
+        ConfigError: A GGUF file was chosen, and the backend reads none; or there are none, they are pickled, the index
+            names other files than safetensors beside it, some are missing, there are several GGUF models, or the engine
+            would read other files than transformers.
+        PreflightError: This user may not read the folder.
     """
     if gguf and backend not in ("", "llamacpp"):
         raise ConfigError(f"{backend} does not read {gguf}", "set backend: llamacpp, or give a folder of safetensors")
@@ -52,7 +53,7 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
             return [path / name for name in gguf_names(names, gguf)]
         chosen = weight_names(names, lambda: _indexed_names(path / INDEX, backend), backend, load_format)
     except ValueError as error:
-        raise PreflightError(f"{path}: {error}", remedy) from error
+        raise ConfigError(f"{path}: {error}", remedy) from error
     except OSError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
     if not chosen and not backend:
@@ -60,7 +61,7 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
     if not chosen:
         raise without_safetensors(str(path), [file.name for pattern in OTHER_WEIGHTS for file in path.glob(pattern)])
     if missing := sorted(chosen - names):
-        raise PreflightError(
+        raise ConfigError(
             f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}",
             "download the model again",
         )
@@ -71,13 +72,13 @@ def _indexed_names(index: Path, backend: str) -> set[str]:
     try:
         names = indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True), backend)
     except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
+        raise ConfigError(f"{index} is not a weight index ({error!r})", "download the model again") from error
     if outside := [name for name in sorted(names) if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
+        raise ConfigError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
     return names
 
 
-def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
+def without_safetensors(model: str, others: Sequence[str]) -> ConfigError:
     """Return why a model cannot be loaded, and what to do.
 
     Args:
@@ -85,14 +86,14 @@ def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
         others: Names of its files of weights in other formats.
     """
     if not others:
-        return PreflightError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
+        return ConfigError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
     if gguf := sorted(name for name in others if name.endswith(".gguf")):
-        return PreflightError(
+        return ConfigError(
             f"{model} has its weights in {listed(gguf, 1)}, and no *.safetensors",
             "give the path of one such file (of a hub's after `hf download`) as model, and set backend: llamacpp",
         )
     pickled = listed(sorted(others), 1)
-    return PreflightError(
+    return ConfigError(
         f"{model} has its weights in {pickled}, which runs code when it is read, and no *.safetensors",
         "take a model that has, or convert it where you trust it: transformers' "
         "from_pretrained(…).save_pretrained(FOLDER)",
@@ -104,7 +105,8 @@ def check_weights(files: Sequence[Path]) -> None:
     """Check that the files of one model are whole: each is as long as its header says.
 
     Raises:
-        PreflightError: A file cannot be read, is cut short, a placeholder, or no language model.
+        ConfigError: A file is cut short, a placeholder, or no language model.
+        PreflightError: A file cannot be read.
     """
     for file in files:
         beginning_of(file, 4)
@@ -118,13 +120,15 @@ def beginning_of(file: Path, count: int) -> bytes:
     """Return the first `count` bytes of a file.
 
     Raises:
-        PreflightError: It cannot be read.
+        ConfigError: It is no regular file.
+        PreflightError: This user may not read it.
     """
     try:
         with open_data(file) as stream:
             return stream.read(count)
     except OSError as error:
-        raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
+        kind = PreflightError if isinstance(error, PermissionError) else ConfigError
+        raise kind(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
 
 
 def _check_gguf(file: Path, parts: int) -> None:
@@ -134,7 +138,7 @@ def _check_gguf(file: Path, parts: int) -> None:
         require_language_model(file, parts)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
         what = f"{file}, which begins with {beginning_of(file, 4)!r}, is no whole GGUF language model: {error}"
-        raise PreflightError(what, "download it again, or give another file") from error
+        raise ConfigError(what, "download it again, or give another file") from error
 
 
 def _check_safetensors(file: Path) -> None:
@@ -154,13 +158,13 @@ def _check_safetensors(file: Path) -> None:
         if len(ends) != header.count(KEY) or header[:1] + header[-1:] != b"{}":
             raise ValueError(f"header {header[:40]!r}")
     except ValueError as error:
-        raise PreflightError(
+        raise ConfigError(
             f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r})",
             "a pointer of git-lfs or a broken download looks like this: fetch it again",
         ) from error
     expected_bytes = 8 + header_bytes + max(ends, default=0)
     if size_bytes != expected_bytes:
-        raise PreflightError(
+        raise ConfigError(
             f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}", "download the model again"
         )
 
