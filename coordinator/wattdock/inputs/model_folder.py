@@ -14,7 +14,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
-from wattdock.inputs.weights import beginning_of, check_weights, weight_files
+from wattdock.inputs.weights import BROKEN, beginning_of, check_weights, weight_files
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
@@ -154,9 +154,7 @@ def real_folder(path: Path) -> Path:
         with OwnedFolder.open(path) as folder:
             return folder.target(".")
     except OSError as error:
-        raise PreflightError(
-            f"model folder {path}: {error.strerror}", "give a folder that this user may read"
-        ) from error
+        raise PreflightError(f"model folder {path}: {error.strerror}", "give one that this user may read") from error
 
 
 def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
@@ -208,10 +206,8 @@ def _check_config(path: Path) -> None:
     """Refuse an encoder-decoder, a head for labels or masked words, forged layers, and weights under other names."""
     config = read_config(path)
     if own := config.get("transformers_weights"):
-        raise ConfigError(
-            f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
-            f"rename them to {WEIGHTS} and delete transformers_weights",
-        )
+        what = f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting"
+        raise ConfigError(what, f"rename them to {WEIGHTS} and delete transformers_weights")
     counts = [part.get(name) for part in (config, text_config(config)) for name in LAYER_COUNTS]
     if many := [count for count in counts if isinstance(count, int) and count > MOST_LAYERS]:
         raise ConfigError(f"config.json in {path} says {many[0]} layers", "save the model again")
@@ -226,10 +222,7 @@ def _require_settings(path: Path) -> None:
     for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
         begin = beginning_of(file, 64)
         if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
-            raise ConfigError(
-                f"{file} begins with {begin[:20]!r}, not with its content in UTF-8",
-                "a pointer of git-lfs or a broken download looks like this: fetch it again",
-            )
+            raise ConfigError(f"{file} begins with {begin[:20]!r}, not with its content in UTF-8", BROKEN)
 
 
 def _require_no_adapter(path: Path) -> None:
@@ -282,9 +275,8 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf
             digests[file.relative_to(path).as_posix()] = digest.hexdigest()[:DIGEST_DIGITS]
         return digests
     except OSError as error:
-        raise PreflightError(
-            f"cannot read {error.filename or path}: {error.strerror}", "put a file there that this user may read"
-        ) from error
+        what = f"cannot read {error.filename or path}: {error.strerror}"
+        raise PreflightError(what, "put a file there that this user may read") from error
 
 
 def fingerprint(files: Mapping[str, str]) -> str:
