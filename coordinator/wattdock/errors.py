@@ -131,9 +131,9 @@ class WattdockError(Exception):
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
-def error_kind(exit_code: int) -> type[WattdockError]:
-    """Return the class of the errors that end a command with this code."""
-    return next((kind for kind in WattdockError.__subclasses__() if kind.exit_code == exit_code), WattdockError)
+def error_kind(exit_code: int, *, otherwise: type[WattdockError] = WattdockError) -> type[WattdockError]:
+    """Return the class of the errors that end a command with this code; `otherwise` for a code that none has."""
+    return next((kind for kind in WattdockError.__subclasses__() if kind.exit_code == exit_code), otherwise)
 
 
 class ConfigError(WattdockError):

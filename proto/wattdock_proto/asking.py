@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import ssl
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # The variable with the key of a server that wants one; a key is no setting, which results would hold.
 KEY_VARIABLE = "WATTDOCK_API_KEY"
@@ -26,6 +28,8 @@ ANSWER_S = 30.0
 # The most that is read of an answer, and quoted of one in a message.
 MOST_BYTES, QUOTED = 1 << 26, 300
 REFUSED = (401, 403)
+# How llama.cpp (tools/server/README.md), SGLang and TGI say at /health that they load; vLLM does not listen then.
+LOADING = 503
 
 
 class Unanswered(Exception):  # noqa: N818 - named for what the caller learns
@@ -96,6 +100,22 @@ def ask(base_url: str, path: str, body: Any = None, *, wait_s: float = ANSWER_S)
         raise Unanswered(
             f"{base_url} answers {path} with no JSON; it is no OpenAI-compatible server; correct the address"
         ) from error
+
+
+def wait_loaded(base_url: str, *, within_s: float, say: Callable[[str], None]) -> None:
+    """Return once a server says no longer that it is loading its model; raise `Unanswered` if it does `within_s` on."""
+    for second in range(math.ceil(within_s) + 1):
+        try:
+            return ask(base_url, "/health")
+        except Unanswered as error:
+            # Of anything else the next question tells.
+            if getattr(error.__cause__, "code", None) != LOADING:
+                return None
+            told = error
+        if not second:
+            say(f"{base_url} is loading its model")
+        time.sleep(1)
+    raise Unanswered(f"{told}; it still loads its model after {within_s:g} s: see its log")
 
 
 def _why(error: Exception, wait_s: float) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from wattdock_proto.asking import Unanswered, ask, key_header
+from wattdock_proto.asking import Unanswered, ask, key_header, wait_loaded
 from wattdock_runner.apis import LlamaCppApi, OpenAiApi, VllmApi
 from wattdock_runner.checkpoint import encode_each
 from wattdock_runner.engine_server import HttpServer
-from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied
+from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied, WrongState
 from wattdock_runner.served import ServedEngine
 from wattdock_runner.values import Chat, Gpu, LoadedModel
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Where a server's models are listed, by OpenAI's API.
 MODELS = "/v1/models"
+# Longest wait for a server that loads its model, in seconds; shorter than the coordinator's for a load (1,800).
+LOADING_S = 1_200.0
 COUNTS = "tokens are as the server counts them: it tells no ids"
 
 
@@ -86,9 +88,14 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
 
     Raises:
         InvalidRequest: It does not answer.
+        WrongState: It has not loaded its model in `LOADING_S`.
     """
     report("asking the server")
     name, url = str(order.engine_args["model"]), str(order.engine_args["base_url"])
+    try:
+        wait_loaded(url, within_s=LOADING_S, say=report)
+    except Unanswered as error:
+        raise WrongState(str(error)) from error
     server = FoundServer(url, key_header(url))
     entries = [entry for entry in server.ask(MODELS)["data"] if entry.get("id") == name]
     api, framework, version = recognised(server, name)

@@ -303,6 +303,8 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),
         ("plot", "'KIND'"),
+        ("plot study.tar", "unknown kind 'study.tar'; valid: intervals, pareto, ", ", table"),
+        ("plot pareto", "'RESULTS'"),
         ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),
         # A setting of the engine.

@@ -37,12 +37,12 @@ VERBS: dict[tuple[str, ...], tuple[set[int], set[int]]] = {
     ("show", "a", "--output-dir", "./x"): ({CONFIG, STORE}, {CONFIG}),
     ("compare", "a", "b", "--output-dir", "./x"): ({CONFIG, STORE}, {CONFIG}),
     ("bundle", "create", "a", "--output-dir", "./x"): ({CONFIG, STORE}, {CONFIG}),
-    ("estimate", "./x"): ({CONFIG}, {PREFLIGHT}),
+    ("estimate", "./x"): ({CONFIG}, {CONFIG}),
     ("run", "./x"): ({CONFIG}, {CONFIG}),
     ("plan", "./x"): ({CONFIG}, {CONFIG}),
     ("run", *FAKE, "--output-dir", "./x"): ({PREFLIGHT, STORE}, set()),
     ("plan", *FAKE, "--prompts", "./x"): ({CONFIG}, {CONFIG}),
-    ("plan", "--backend", "fake", "--model", "./x"): ({CONFIG}, {PREFLIGHT}),
+    ("plan", "--backend", "fake", "--model", "./x"): ({CONFIG}, {CONFIG}),
     ("serve", "--port", "0", "--output-dir", "./x"): ({CONFIG}, set()),
 }
 CASES = [(words, kind) for words, (_, of_folder) in VERBS.items() for kind in KINDS if kind != "folder" or of_folder]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="two real users need root")
-CONFIG, PREFLIGHT, STORE = 2, 3, 7
+CONFIG, STORE = 2, 7
 # What would wait waits for ever.
 HANGS_S = 120
 # Folders that all may write to.
@@ -123,7 +123,7 @@ def test_a_pipe_that_a_person_names_is_refused(shared: Command) -> None:
         os.mkfifo(model / name)
         os.chown(model / name, UID + 1, UID + 1)
         refused = shared("plan", *SMALL[:2], "--model", f"./{model.name}", timeout=HANGS_S)
-        one_line(refused, PREFLIGHT, name, "is not a regular file")
+        one_line(refused, CONFIG, name, "is not a regular file")
 
 
 def test_a_neighbour_who_reads_everything_can_lock_nothing_that_a_run_waits_for(wattdock: Command) -> None:

@@ -87,6 +87,15 @@ def test_without_a_gpu_of_its_own_speed_is_measured_and_a_key_is_stored_nowhere(
     assert KEY not in done.stdout + done.stderr
 
 
+def test_a_server_that_was_just_started_is_waited_for(client: Command) -> None:
+    """With a line that says so; then it is measured as any."""
+    with behaving(client, "loads") as (url, _):
+        done = client("run", "--url", url, *SHORT)
+    assert (done.returncode, done.stderr.count("is loading its model")) == (0, 1), done.stderr
+    [result] = client.results()
+    assert result["performance"]["output_tokens"] > 0
+
+
 @pytest.mark.parametrize(
     ("behaviour", "more", "code", "words"),
     [
@@ -98,6 +107,12 @@ def test_without_a_gpu_of_its_own_speed_is_measured_and_a_key_is_stored_nowhere(
         ("", ("--set", "url.max_num_seqs=4"), CONFIG, "max_num_seqs"),
         ("", ("--prompts", "synthetic"), CONFIG, "synthetic"),
         ("html", (), PREFLIGHT, "with no JSON"),
+        (
+            "loading",
+            ("--set", "timeouts.load_s=0.1"),
+            PREFLIGHT,
+            "it still loads its model after 0.1 s: see its log; or ",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_and_a_documented_code(

@@ -24,7 +24,7 @@ from refused import raises
 from seams.inputs import ModelMemory, weight_files
 
 from wattdock.config import ExperimentConfig
-from wattdock.errors import PreflightError, UnknownArchitectureError
+from wattdock.errors import ConfigError, UnknownArchitectureError
 from wattdock.inputs import check_model, memory_fit
 from wattdock.inputs.architecture import architecture_of
 from wattdock_proto.context import model_context
@@ -79,7 +79,7 @@ def planned(name: str, path: Path, backend: str) -> Facts | str:
     model = MODELS[name]
     config = experiment(path, backend)
     if backend == "vllm" and model.vllm_reads:
-        with raises(PreflightError, model.vllm_reads):
+        with raises(ConfigError, model.vllm_reads):
             check_model(config.model, config)
         return model.vllm_reads
     check_model(config.model, config)

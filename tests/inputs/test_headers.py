@@ -12,7 +12,7 @@ from make import models as tiny
 from refused import raises
 
 from wattdock.config import ModelSpec
-from wattdock.errors import Cause, PreflightError
+from wattdock.errors import Cause, ConfigError
 from wattdock.inputs import check_model
 from wattdock_proto.headers import MAX_HEADER_BYTES
 from wattdock_runner.checkpoint import weight_files
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 CHECK = """
 from pathlib import Path
 from wattdock.config import ModelSpec
-from wattdock.errors import PreflightError
+from wattdock.errors import ConfigError
 from wattdock.inputs import check_model
 """
 CHECKED = """
 try:
     check_model(ModelSpec(path=Path(sys.argv[1])))
     print("whole")
-except PreflightError as error:
+except ConfigError as error:
     print(error)
 """
 WEIGHTS_OF = """
@@ -168,7 +168,7 @@ def test_the_runner_reads_a_whole_gguf_file_and_passes_its_vocabulary_over(tmp_p
 )
 def test_a_header_whose_tensors_end_nowhere_is_refused(tmp_path: Path, header: bytes) -> None:
     """It is read as text, and every tensor of it must say where it ends."""
-    with raises(PreflightError, "model.safetensors", cause=Cause.MALFORMED):
+    with raises(ConfigError, "model.safetensors", cause=Cause.MALFORMED):
         check_model(ModelSpec(path=model(tmp_path, header)))
 
 

@@ -15,7 +15,7 @@ from seams.inputs import file_digests, stored_weights, weight_files
 from wattdock_llamacpp_weights import gguf_file, weights_of
 
 from wattdock.config import ExperimentConfig, ModelSpec
-from wattdock.errors import ConfigError, PreflightError, WattdockError
+from wattdock.errors import ConfigError, WattdockError
 from wattdock.inputs import ModelFolder, check_model, resolve_model
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.errors import InvalidRequest
@@ -88,7 +88,7 @@ def test_folders_are_taken_from_which_an_engine_reads_what_the_result_names(
     """Two backends would measure two models, and the result would name the weights of one."""
     path, spec = folder(tmp_path, content), ModelSpec(path=tmp_path)
     if backend not in backends:
-        with raises(PreflightError, path):
+        with raises(ConfigError, path):
             check_model(spec, experiment(backend))
         return
     check_model(spec, experiment(backend))
@@ -119,7 +119,7 @@ def test_vllms_load_format_decides_whether_consolidated_weights_count(tmp_path: 
     path = folder(tmp_path, SHARDS | weights(CONSOLIDATED))
     for load_format in ("safetensors", "hf"):
         check_model(ModelSpec(path=path), experiment("vllm", load_format=load_format))
-    with raises(PreflightError, CONSOLIDATED, A):
+    with raises(ConfigError, CONSOLIDATED, A):
         check_model(ModelSpec(path=path), experiment("vllm", load_format="mistral"))
 
 
@@ -151,7 +151,7 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
     spec = ModelSpec(path=path / chosen)
     order = load_order_from(pb.LoadRequest(model_path=str(path / chosen)), {}, "llamacpp")
     if refused:
-        with raises(PreflightError, path, *refused.split()):
+        with raises(ConfigError, path, *refused.split()):
             check_model(spec, experiment("llamacpp"))
         with raises(InvalidRequest, *refused.removesuffix("model:").split()), gguf_file(order, None, ()):
             pass
@@ -169,14 +169,14 @@ def test_coordinator_and_runner_take_one_whole_gguf_model(
 def test_gguf_is_for_llama_cpp(tmp_path: Path) -> None:
     """No other engine is given such a file, whole folder or chosen; a pointer to a file is none."""
     path = folder(tmp_path, {"x.gguf": GGUF})
-    with raises(PreflightError, "x.gguf", "backend: llamacpp", path):
+    with raises(ConfigError, "x.gguf", "backend: llamacpp", path):
         check_model(ModelSpec(path=path), experiment("pytorch"))
     folder(tmp_path, weights(WHOLE))
     check_model(ModelSpec(path=path), experiment("pytorch"))
     with raises(ConfigError, "pytorch", "x.gguf", "llamacpp"):
         check_model(ModelSpec(path=path / "x.gguf"), experiment("pytorch"))
     (path / "x.gguf").write_bytes(b"version https://git-lfs")
-    with raises(PreflightError, "x.gguf", "vers"):
+    with raises(ConfigError, "x.gguf", "vers"):
         check_model(ModelSpec(path=path), experiment("llamacpp"))
 
 
@@ -224,7 +224,7 @@ def test_an_adapter_is_refused_with_its_base_and_how_to_merge_it(tmp_path: Path,
     adapter: dict[str, Any] = {"peft_type": "LORA", "base_model_name_or_path": "owner/base"}
     content = {"adapter_config.json": json.dumps(adapter).encode(), **weights("adapter_model.safetensors")}
     path = tiny.write(tmp_path, content | (tiny.files() if with_model else {}))
-    with raises(PreflightError, path, "'owner/base'", "merge_and_unload") as caught:
+    with raises(ConfigError, path, "'owner/base'", "merge_and_unload") as caught:
         check_model(ModelSpec(path=path), experiment("pytorch"))
     assert "\n" not in str(caught.value)
 

@@ -320,18 +320,31 @@ def test_a_cuda_environment_serves_a_cpu_too_if_made_from_the_same_requirements(
 
 
 @pytest.mark.parametrize(
-    ("requirement", "index_url"),
-    [("absent==9", None), ("stem", "http://me:secret@127.0.0.1:9/tok-in-path/simple/")],
+    ("requirement", "index_url", "advice"),
+    [
+        ("absent==9", None, "the configured package index lacks it or refuses access"),
+        ("stem", "http://me:secret@127.0.0.1:9/tok-in-path/simple/", "the configured package index does not answer"),
+        ("stem", "stalled", "the configured package index does not answer"),
+    ],
 )
 def test_what_uv_cannot_get_is_one_line_with_the_cause(
-    requirement: str, index_url: str | None, index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch
+    requirement: str,
+    index_url: str | None,
+    advice: str,
+    index: LocalIndex,
+    runner_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is missing, where the index is configured without its address, and where the rest is."""
+    if index_url == "stalled":
+        index.gate.clear()
+        monkeypatch.setenv("UV_HTTP_TIMEOUT", "1")
+        index_url = None
     if index_url:
         monkeypatch.setenv("PIP_INDEX_URL", index_url)
     (runner_dir / "requirements-cpu.txt").write_text(requirement)
     log_file = runner_dir / ".venv" / "wattdock" / "uv.log"
-    with raises(LaunchError, requirement.partition("=")[0], log_file) as caught:
+    with raises(LaunchError, requirement.partition("=")[0], advice, "`pip config list`", log_file) as caught:
         Environment(runner_dir, "cpu", lambda _: None).ensure()
     assert "\n" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)

@@ -74,20 +74,31 @@ OLD = [
     "",
     "hint: Wheels are available for `stem` (v2) on the following platforms: `manylinux_2_34_x86_64`",
 ]
+YOUNG = [OLD[0], "  cause: Because stem==1 requires Python >=3.99 and only stem==1 is available, … cannot be used."]
 RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (UNKNOWN, "No solution found: Because absent was not found"),
+        (
+            UNKNOWN,
+            "No solution found: Because absent was not found; the configured package index lacks it or refuses access;",
+        ),
         (
             SILENT,
             "Request failed: Failed to fetch: a from the configured package index: last; the configured package ",
         ),
-        (FULL, "Failed to fetch: stem: No space left on device"),
-        (REFUSED, "Failed to fetch: stem: HTTP status client error (403 Forbidden)"),
-        (OLD, f"{OLD[0][7:]}: {OLD[1][9:]}: {OLD[3]}"),
+        (FULL, "Failed to fetch: stem: No space left on device; make room"),
+        (
+            REFUSED,
+            "Failed to fetch: stem: HTTP status client error (403 Forbidden); the configured package index refuses ",
+        ),
+        (OLD, f"{OLD[0][7:]}: {OLD[1][9:]}: {OLD[3]}; this processor, C library (`ldd --version`) or Python"),
+        (
+            YOUNG,
+            f"{YOUNG[0][7:]}: {YOUNG[1][9:-1]}; this processor, C library (`ldd --version`) or Python has ",
+        ),
         (["something else"], "something else"),
         ([], "uv said nothing"),
     ],

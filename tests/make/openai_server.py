@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 BEHAVIOUR = sys.argv[2] if len(sys.argv) > 2 else ""
 KEY = "Nq8ZtY3vBk1Lw6Rp"
 PROMPT_TOKENS = 7
+# Questions so far to a server that "loads", and says so to the first two.
+ASKED = itertools.count()
 STEP_S = 0.05 if BEHAVIOUR == "slow" else 0.01
 
 
@@ -25,6 +28,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if BEHAVIOUR == "loading" or (BEHAVIOUR == "loads" and next(ASKED) < 2):
+            return self.send_error(503, "Loading model")
         if BEHAVIOUR == "key" and self.headers["authorization"] != f"Bearer {KEY}":
             return self.send_error(401)
         if BEHAVIOUR == "redirect":

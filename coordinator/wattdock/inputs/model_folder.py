@@ -14,7 +14,7 @@ from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
-from wattdock.inputs.weights import beginning_of, check_weights, weight_files
+from wattdock.inputs.weights import BROKEN, beginning_of, check_weights, weight_files
 from wattdock.opening import open_data, read_regular
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import PART_DEPTH, from_json, listed
@@ -154,16 +154,15 @@ def real_folder(path: Path) -> Path:
         with OwnedFolder.open(path) as folder:
             return folder.target(".")
     except OSError as error:
-        raise PreflightError(
-            f"model folder {path}: {error.strerror}", "give a folder that this user may read"
-        ) from error
+        raise PreflightError(f"model folder {path}: {error.strerror}", "give one that this user may read") from error
 
 
 def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
     """Return a model folder's config.json, or another file like it.
 
     Raises:
-        PreflightError: It is not there or is no JSON object.
+        ConfigError: It is not there or is no JSON object.
+        PreflightError: This user may not read it.
     """
     file = path / name
     try:
@@ -172,14 +171,15 @@ def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:
         # As text: json guesses the encoding of bytes, and transformers reads UTF-8 without a byte-order mark alone.
         config: dict[str, Any] = from_json(content.decode(), max_depth=PART_DEPTH)
     except OSError as error:
-        raise PreflightError(
+        kind = PreflightError if isinstance(error, PermissionError) else ConfigError
+        raise kind(
             f"no readable {name} in {path} ({error.strerror})", "give a folder in Hugging Face format"
         ) from error
     except ValueError as error:
-        raise PreflightError(f"{file} is not JSON ({error})", "save the model again") from error
+        raise ConfigError(f"{file} is not JSON ({error})", "save the model again") from error
     for value in (config, config.get("text_config") or {}) if isinstance(config, dict) else (config,):
         if not isinstance(value, dict):
-            raise PreflightError(f"{file} holds a {type(value).__name__}, not a JSON object", "save the model again")
+            raise ConfigError(f"{file} holds a {type(value).__name__}, not a JSON object", "save the model again")
     return config
 
 
@@ -190,8 +190,8 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
         gguf, backend, load_format: As in `weight_files`.
 
     Raises:
-        ConfigError: There is no such folder, or as `weight_files`.
-        PreflightError: A file is missing, cut short or a placeholder, it is no decoder, or as `weight_files`.
+        ConfigError: There is no such folder, it is no whole model of text, or as `weight_files`.
+        PreflightError: This user may not read a file there.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -206,17 +206,15 @@ def _check_config(path: Path) -> None:
     """Refuse an encoder-decoder, a head for labels or masked words, forged layers, and weights under other names."""
     config = read_config(path)
     if own := config.get("transformers_weights"):
-        raise PreflightError(
-            f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting",
-            f"rename them to {WEIGHTS} and delete transformers_weights",
-        )
+        what = f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting"
+        raise ConfigError(what, f"rename them to {WEIGHTS} and delete transformers_weights")
     counts = [part.get(name) for part in (config, text_config(config)) for name in LAYER_COUNTS]
     if many := [count for count in counts if isinstance(count, int) and count > MOST_LAYERS]:
-        raise PreflightError(f"config.json in {path} says {many[0]} layers", "save the model again")
+        raise ConfigError(f"config.json in {path} says {many[0]} layers", "save the model again")
     named = config.get("architectures")
     heads = [str(name) for name in named] if isinstance(named, list) else []
     if config.get("is_encoder_decoder") is True or (heads and all(head.endswith(OTHER_HEADS) for head in heads)):
-        raise PreflightError(f"{path} is no decoder of text: {str(heads)[:100]}", "give one, as of …ForCausalLM")
+        raise ConfigError(f"{path} is no decoder of text: {str(heads)[:100]}", "give one, as of …ForCausalLM")
 
 
 def _require_settings(path: Path) -> None:
@@ -224,10 +222,7 @@ def _require_settings(path: Path) -> None:
     for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
         begin = beginning_of(file, 64)
         if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
-            raise PreflightError(
-                f"{file} begins with {begin[:20]!r}, not with its content in UTF-8",
-                "a pointer of git-lfs or a broken download looks like this: fetch it again",
-            )
+            raise ConfigError(f"{file} begins with {begin[:20]!r}, not with its content in UTF-8", BROKEN)
 
 
 def _require_no_adapter(path: Path) -> None:
@@ -238,7 +233,7 @@ def _require_no_adapter(path: Path) -> None:
     if not (path / ADAPTER).exists():
         return
     base = str(read_config(path, ADAPTER).get("base_model_name_or_path"))[:100]
-    raise PreflightError(
+    raise ConfigError(
         f"{path} holds an adapter for {base!r} ({ADAPTER}), which engines leave out or apply as they are installed",
         "merge both into another folder: peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
         ".save_pretrained(MERGED), and copy the tokenizer",
@@ -280,9 +275,8 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf
             digests[file.relative_to(path).as_posix()] = digest.hexdigest()[:DIGEST_DIGITS]
         return digests
     except OSError as error:
-        raise PreflightError(
-            f"cannot read {error.filename or path}: {error.strerror}", "put a file there that this user may read"
-        ) from error
+        what = f"cannot read {error.filename or path}: {error.strerror}"
+        raise PreflightError(what, "put a file there that this user may read") from error
 
 
 def fingerprint(files: Mapping[str, str]) -> str:

@@ -50,8 +50,8 @@ def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None
 
     Raises:
         ConfigError: Unknown shape, impossible id, a shape's name or nearly the embedded model's as an id, or a revision
-            of a model that has none.
-        PreflightError: A local folder is missing, or its config or weights are, or as `check_folder`.
+            of a model that has none; or as `check_folder`.
+        PreflightError: As `check_folder`.
     """
     if spec.revision is not None and not spec.on_hub:
         what = spec.id or spec.shape or spec.path
@@ -189,8 +189,8 @@ def known_figures(
         config: As in `check_model`.
 
     Raises:
-        ConfigError: No shape has this name.
-        PreflightError: A folder is missing, or not whole; or the hub does not have the model, or does not answer.
+        ConfigError: No shape has this name; or a folder is missing, or not whole.
+        PreflightError: The hub does not have the model, or does not answer.
     """
     if spec.shape is not None:
         shape_config(spec.shape)

@@ -24,6 +24,7 @@ OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth", "*.ckpt")
 # In a header of safetensors, where a tensor lies and what type it has; in a text in the header, the quotes would be
 # escaped.
 KEY = b'"data_offsets"'
+BROKEN = "a pointer of git-lfs or a broken download looks like this: fetch it again"
 SPAN = re.compile(KEY + rb"\s*+:\s*+\[\s*+(\d{1,18})\s*+,\s*+(\d{1,18})\s*+\]")
 TYPE = re.compile(rb'"dtype"\s*+:\s*+"(\w+)"')
 
@@ -37,9 +38,9 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
         load_format: As in `weight_names`.
 
     Raises:
-        ConfigError: A GGUF file was chosen, and the backend reads none.
-        PreflightError: There are none, they are pickled, the index names other files than safetensors beside it, some
-            are missing, there are several GGUF models, or the engine would read other files than transformers.
+        ConfigError: There are none that the backend reads, they are pickled, outside the folder, missing or of several
+            GGUF models, or the engine would read other files than transformers.
+        PreflightError: This user may not read the folder.
     """
     if gguf and backend not in ("", "llamacpp"):
         raise ConfigError(f"{backend} does not read {gguf}", "set backend: llamacpp, or give a folder of safetensors")
@@ -52,7 +53,7 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
             return [path / name for name in gguf_names(names, gguf)]
         chosen = weight_names(names, lambda: _indexed_names(path / INDEX, backend), backend, load_format)
     except ValueError as error:
-        raise PreflightError(f"{path}: {error}", remedy) from error
+        raise ConfigError(f"{path}: {error}", remedy) from error
     except OSError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}", "see that this user may read it") from error
     if not chosen and not backend:
@@ -60,10 +61,8 @@ def weight_files(path: Path, *, gguf: str = "", backend: str = "", load_format: 
     if not chosen:
         raise without_safetensors(str(path), [file.name for pattern in OTHER_WEIGHTS for file in path.glob(pattern)])
     if missing := sorted(chosen - names):
-        raise PreflightError(
-            f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}",
-            "download the model again",
-        )
+        what = f"{len(missing)} of {len(chosen)} weight files are missing in {path}, the first is {missing[0]}"
+        raise ConfigError(what, "download the model again")
     return [path / name for name in sorted(chosen)]
 
 
@@ -71,13 +70,13 @@ def _indexed_names(index: Path, backend: str) -> set[str]:
     try:
         names = indexed_names(read_regular(index, limit_bytes=MAX_HEADER_BYTES, follow=True), backend)
     except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"{index} is not a weight index ({error!r})", "download the model again") from error
+        raise ConfigError(f"{index} is not a weight index ({error!r})", "download the model again") from error
     if outside := [name for name in sorted(names) if not name.endswith(".safetensors") or "/" in name]:
-        raise PreflightError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
+        raise ConfigError(f"{index} names {outside[0]!r}, not a *.safetensors beside it", "take another model")
     return names
 
 
-def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
+def without_safetensors(model: str, others: Sequence[str]) -> ConfigError:
     """Return why a model cannot be loaded, and what to do.
 
     Args:
@@ -85,26 +84,21 @@ def without_safetensors(model: str, others: Sequence[str]) -> PreflightError:
         others: Names of its files of weights in other formats.
     """
     if not others:
-        return PreflightError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
+        return ConfigError(f"no weights in {model}", f"it needs {WEIGHTS}, or {INDEX} with its shards")
     if gguf := sorted(name for name in others if name.endswith(".gguf")):
-        return PreflightError(
-            f"{model} has its weights in {listed(gguf, 1)}, and no *.safetensors",
-            "give the path of one such file (of a hub's after `hf download`) as model, and set backend: llamacpp",
-        )
+        remedy = "give the path of one such file (of a hub's after `hf download`) as model, and set backend: llamacpp"
+        return ConfigError(f"{model} has its weights in {listed(gguf, 1)}, and no *.safetensors", remedy)
     pickled = listed(sorted(others), 1)
-    return PreflightError(
-        f"{model} has its weights in {pickled}, which runs code when it is read, and no *.safetensors",
-        "take a model that has, or convert it where you trust it: transformers' "
-        "from_pretrained(…).save_pretrained(FOLDER)",
-        cause=Cause.RUNS_CODE,
-    )
+    what = f"{model} has its weights in {pickled}, which runs code when it is read, and no *.safetensors"
+    remedy = "take another, or convert it where you trust it: transformers' from_pretrained(…).save_pretrained(FOLDER)"
+    return ConfigError(what, remedy, cause=Cause.RUNS_CODE)
 
 
 def check_weights(files: Sequence[Path]) -> None:
     """Check that the files of one model are whole: each is as long as its header says.
 
     Raises:
-        PreflightError: A file cannot be read, is cut short, a placeholder, or no language model.
+        ConfigError, PreflightError: A file is cut short, a placeholder, or no language model; or as `beginning_of`.
     """
     for file in files:
         beginning_of(file, 4)
@@ -118,13 +112,14 @@ def beginning_of(file: Path, count: int) -> bytes:
     """Return the first `count` bytes of a file.
 
     Raises:
-        PreflightError: It cannot be read.
+        ConfigError, PreflightError: It is no regular file; or this user may not read it.
     """
     try:
         with open_data(file) as stream:
             return stream.read(count)
     except OSError as error:
-        raise PreflightError(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
+        kind = PreflightError if isinstance(error, PermissionError) else ConfigError
+        raise kind(f"cannot read {file}: {error.strerror}", "see that this user may read it") from error
 
 
 def _check_gguf(file: Path, parts: int) -> None:
@@ -134,7 +129,7 @@ def _check_gguf(file: Path, parts: int) -> None:
         require_language_model(file, parts)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError, OSError) as error:
         what = f"{file}, which begins with {beginning_of(file, 4)!r}, is no whole GGUF language model: {error}"
-        raise PreflightError(what, "download it again, or give another file") from error
+        raise ConfigError(what, "download it again, or give another file") from error
 
 
 def _check_safetensors(file: Path) -> None:
@@ -154,15 +149,10 @@ def _check_safetensors(file: Path) -> None:
         if len(ends) != header.count(KEY) or header[:1] + header[-1:] != b"{}":
             raise ValueError(f"header {header[:40]!r}")
     except ValueError as error:
-        raise PreflightError(
-            f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r})",
-            "a pointer of git-lfs or a broken download looks like this: fetch it again",
-        ) from error
+        raise ConfigError(f"{file} ({size_bytes:,} bytes) is not a safetensors file ({error!r})", BROKEN) from error
     expected_bytes = 8 + header_bytes + max(ends, default=0)
     if size_bytes != expected_bytes:
-        raise PreflightError(
-            f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}", "download the model again"
-        )
+        raise ConfigError(f"{file} has {size_bytes:,} bytes, its header says {expected_bytes:,}", "download it again")
 
 
 def stored_weights(path: Path, **reader: Any) -> StoredWeights:

@@ -10,6 +10,7 @@ cached must do.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -42,13 +43,22 @@ SECTIONS = ("global", "install", ":env:")
 # Python itself is never fetched.
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
-UNANSWERED = (
-    "the configured package index does not answer and uv's cache lacks packages; it is set in `pip config list`, or in "
-    "variables UV_…"
+CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
+UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
+NO_WHEEL = (
+    "this processor, C library (`ldd --version`) or Python has no wheel: use --launcher docker or --runner-python"
 )
-# Words in uv's last error that tell of an index that does not answer, and those of other obstacles that come with them.
-SILENCE = ("Failed to fetch", "error sending request")
-OBSTACLES = ("HTTP status", "No space left", "Hash mismatch", "No solution found")
+# Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
+ADVICE = {
+    **dict.fromkeys(("No space left", "quota exceeded"), "make room"),
+    "initialize cache": "name a folder that you may write to in the variable UV_CACHE_DIR",
+    "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
+    "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
+    **dict.fromkeys(("no wheels with a matching", "no usable wheels", "requires Python"), NO_WHEEL),
+    # To uv, a package that an index refuses is a package that the index lacks.
+    "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
+    **dict.fromkeys(("Failed to fetch", "error sending request"), UNANSWERED),
+}
 
 
 def run_uv(
@@ -123,7 +133,7 @@ def uv_variables(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def failure(lines: Sequence[str]) -> str:
-    """Return uv's last error in one line; of an address only the package or file is shown.
+    """Return uv's last error in one line, with what to do; of an address only the package or file is shown.
 
     The address of an index may hold a password.
     """
@@ -133,9 +143,8 @@ def failure(lines: Sequence[str]) -> str:
     error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
     # The first causes name the package, the last one the obstacle.
     causes = ": ".join(ADDRESS.sub(_without_index, cause) for cause in [*error[:2], *error[2:][-1:]])
-    said = "\n".join(error)
-    is_unanswered = any(words in said for words in SILENCE) and not any(words in said for words in OBSTACLES)
-    return f"{causes.removesuffix('.')}; {UNANSWERED}" if is_unanswered else causes.removesuffix(".")
+    advice = next((advice for words, advice in ADVICE.items() if words in "\n".join(error)), None)
+    return f"{causes.removesuffix('.')}; {advice}" if advice else causes.removesuffix(".")
 
 
 def _without_index(address: re.Match[str]) -> str:
@@ -154,10 +163,7 @@ def run_command(command: list[str], environ: dict[str, str]) -> list[str] | None
 
 def main() -> int:
     """Run uv; return 0, 3 with the reason on stderr, or 130 after Ctrl-C."""
-
-    def say(line: str) -> None:
-        sys.stderr.write(line + "\n")
-
+    say = functools.partial(print, file=sys.stderr)
     try:
         error = run_uv(sys.argv[1:], run_command, say, environ=os.environ)
     except KeyboardInterrupt:

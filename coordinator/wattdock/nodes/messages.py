@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.errors import Cause, MeterError, StoreError, WattdockError, error_kind
+from wattdock.errors import Cause, MeterError, RunnerError, StoreError, WattdockError, error_kind
 from wattdock.files import write_whole
 from wattdock.host import Gpu, Machine, processes
 from wattdock.opening import read_regular
@@ -48,10 +48,11 @@ def error_message(error: WattdockError) -> pb.NodeError:
 
 
 def error_from(message: pb.NodeError, node: str) -> WattdockError:
-    """Return the error of a node, in its class, with the node's name."""
+    """Return the error of a node, in the class of its exit code, a `RunnerError` where no error has that code."""
+    kind = error_kind(message.exit_code, otherwise=RunnerError)
     causes = {cause.value: cause for cause in Cause}
     remedy = message.remedy if message.HasField("remedy") else None
-    return error_kind(message.exit_code)(f"node {node}: {message.what}", remedy, cause=causes.get(message.cause))
+    return kind(f"node {node}: {message.what}", remedy, cause=causes.get(message.cause))
 
 
 def timeline_message(timeline: Timeline, scratch: Path) -> pb.NodeTimeline:

@@ -21,7 +21,7 @@ from wattdock.planning.room import model_memory, require_room_to_answer
 from wattdock.planning.running_server import find_server
 from wattdock.quality import tasks_of
 from wattdock.text import json_text
-from wattdock_proto.asking import VARIABLES
+from wattdock_proto.asking import VARIABLES, Unanswered, wait_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -350,7 +350,7 @@ def plan_study(
     """Check everything that needs no runner, and decide how each experiment runs here; to be run, not only shown.
 
     Args:
-        say: Receives a line about each leftover of a killed command that was removed.
+        say: Receives a line about each leftover of a killed command that was removed, and each server that is loading.
         lock: Lock file of images; None is the one in use.
 
     Raises:
@@ -366,6 +366,13 @@ def plan_study(
         names = reap().removed
         removed += [f"removed container {name}: the coordinator that started it is gone" for name in names]
     plans, job = [], job_here()
+    loads_s = {url: config.timeouts.load_s for config in study.experiments if (url := config.section.server_url)}
+    for url, limit_s in loads_s.items():
+        try:
+            # A server that loads may not have reached its GPUs yet.
+            wait_loaded(url, within_s=limit_s, say=say)
+        except Unanswered as error:
+            raise PreflightError(str(error), "or raise timeouts.load_s") from error
     for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
         if not isinstance(checked, ExecutionPlan):
             raise checked

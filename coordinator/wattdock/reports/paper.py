@@ -88,10 +88,6 @@ def draw(
     points = points_of(rows)
     what, formats = ("tables", list(FORMS)) if kind == "table" else ("figures", FORMATS)
     if file.suffix not in formats:
-        # Charts take a second to import.
-        from wattdock.reports.charts import require_kind
-
-        require_kind(kind)
         remedy = "; `wattdock results export --csv` writes CSV" if file.suffix == ".csv" else ""
         raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", f"name such a file with -o{remedy}")
     if kind == "table" and not beside:

@@ -334,7 +334,7 @@ class PassParts:
         """Add an event that came after the last token.
 
         Raises:
-            ValueError: It holds nothing known here, or the record has become larger than a pass's can be.
+            ValueError: It holds nothing known here, a second summary, or more than the record of a pass can be.
         """
         self.size_bytes += (
             EVENT_BYTES + BYTES_PER_BYTE * event.ByteSize() + REQUEST_BYTES * len(event.requests.requests)
@@ -343,6 +343,8 @@ class PassParts:
             raise ValueError(f"the record of a pass takes more than {MAX_PASS_BYTES:,} bytes; make passes shorter")
         if (kind := event.WhichOneof("event")) is None:
             raise ValueError("an event of a pass is empty")
+        if kind == "summary" and self.summary.ByteSize():
+            raise ValueError("a pass has a second summary")
         if kind != "heartbeat":
             getattr(self, kind).MergeFrom(getattr(event, kind))
 

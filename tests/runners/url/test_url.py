@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,7 +55,7 @@ def load(runner: Runner, url: str, model: str = "stand-in") -> pb.Loaded:
     """Load a server; it needs no folder."""
     if runner.model:
         runner.unload()
-    return runner.load("", engine_args={"base_url": url, "model": model})[0]  # type: ignore[arg-type]
+    return runner.load(Path(), engine_args={"base_url": url, "model": model})[0]
 
 
 @contextmanager
@@ -149,6 +150,32 @@ def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wa
     assert (cut.text, cut.finish_reason, len(text) > 1) == (text, "stop", True)
     code, detail = runner.refused_pass(workload(in_flight=5), [ids_prompt(9)] * 5)
     assert (code, "raise the server's --parallel" in detail) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_server_that_is_loading_its_model_is_waited_for(runner: Runner) -> None:
+    """As long as it says so itself; the load says that it waits."""
+    if runner.model:
+        runner.unload()
+    with behaving("loads") as (url, _):
+        loaded, progress = runner.load(Path(), engine_args={"base_url": url, "model": "stand-in"})
+    assert [step.stage for step in progress].count(f"{url} is loading its model") == 1
+    assert loaded.environment.framework == "OpenAI-compatible server"
+
+
+def test_a_server_that_never_has_its_model_ends_the_load_in_one_line() -> None:
+    """It is no argument's fault, so no configuration error of the coordinator's."""
+    if not PYTHON.exists():
+        pytest.skip(f"no environment with aiohttp at {PYTHON}")
+    program = (
+        "import runpy, wattdock_url_engine; wattdock_url_engine.LOADING_S = 0.1; "
+        "runpy.run_module('wattdock_runner', run_name='__main__', alter_sys=True)"
+    )
+    folder = ROOT / "runners/url"
+    with running("url", folder, PYTHON, program=("-c", program)) as hasty, behaving("loading") as (url, _):
+        code, detail = hasty.refused_load(Path(), engine_args={"base_url": url, "model": "stand-in"})
+    assert (code, "\n" in detail) == ("FAILED_PRECONDITION", False)
+    assert f"{url} answers /health with 503" in detail
+    assert "it still loads its model after 0.1 s" in detail
 
 
 @pytest.mark.parametrize("is_chat", [True, False])
