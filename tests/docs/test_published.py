@@ -32,6 +32,14 @@ def test_the_published_figure_follows_from_its_records(called: Called) -> None:
         assert f"| {entry['name']} | {entry['standard_uncertainty']:.3%}".removesuffix("%") in example
 
 
+def test_figures_that_another_version_analysed_are_named(called: Called) -> None:
+    """As it stored them, until they are analysed again."""
+    bundle, line = DOCS / "measurements/data/smollm2-h200.tar", "analysed by another version of wattdock; --again"
+    stored, again = called("show", bundle), called("show", bundle, "--again")
+    assert (stored.stderr.startswith(line), again.stderr) == (True, "")
+    assert ("± 0.50%" in stored.stdout, "± 0.49%" in again.stdout) == (True, True)
+
+
 def test_the_kept_figure_of_pytorch_follows_from_its_records(called: Called) -> None:
     """Analysed and audited anew: its figure, and why it is not publishable, stand on its page."""
     [result] = json.loads(called("show", DOCS / "measurements/data/pytorch-h200.tar", "--again", "--json").stdout)

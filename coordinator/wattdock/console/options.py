@@ -17,6 +17,7 @@ import typer
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import expanded, real_path
 from wattdock.output import say
+from wattdock.version import __version__
 from wattdock_proto.asking import URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -209,18 +210,19 @@ def open_results(
     output: Path | None = None,
     files: Sequence[Path] | None = None,
     *,
-    again: bool = False,
+    again: bool | None = None,
 ) -> Iterator["list[StoredResult]"]:
     """Yield the results that `names` stand for; bundles among them stay unpacked until the end.
 
     Args:
         output: The file that a command will write.
         files: What it reads besides.
-        again: Whether results are analysed and audited anew, as this version does.
+        again: Whether results are analysed and audited anew, as this version does; None where a command cannot.
 
     Raises:
         ConfigError, StoreError: As `find_results`, the output would replace what is read, or records allow no analysis.
     """
+    from wattdock.host import Machine
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
 
@@ -236,6 +238,9 @@ def open_results(
         if output and (real_path(output).parent in places or real_path(output) in set(map(real_path, read))):
             raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
         yield [_analysed_again(stored) for stored in results] if again else results
+        builds = {(ran.wattdock_version, ran.wattdock_commit) for row in results if (ran := row.result.environment)}
+        if again is False and builds - {(__version__, Machine.checkout().commit)}:
+            say("analysed by another version of wattdock; --again analyses the records as this version does", err=True)
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":
