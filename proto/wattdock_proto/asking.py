@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import ssl
 import time
@@ -104,18 +103,21 @@ def ask(base_url: str, path: str, body: Any = None, *, wait_s: float = ANSWER_S)
 
 def wait_loaded(base_url: str, *, within_s: float, say: Callable[[str], None]) -> None:
     """Return once a server says no longer that it is loading its model; raise `Unanswered` if it does `within_s` on."""
-    for second in range(math.ceil(within_s) + 1):
+    begun_s, is_told = time.monotonic(), False
+    while True:
         try:
             return ask(base_url, "/health")
         except Unanswered as error:
             # Of anything else the next question tells.
             if getattr(error.__cause__, "code", None) != LOADING:
                 return None
-            told = error
-        if not second:
+            if time.monotonic() - begun_s > within_s:
+                said = f"{error}; it still loads its model after {within_s:g} s: see its log"
+                raise Unanswered(said) from error
+        if not is_told:
             say(f"{base_url} is loading its model")
+        is_told = True
         time.sleep(1)
-    raise Unanswered(f"{told}; it still loads its model after {within_s:g} s: see its log")
 
 
 def _why(error: Exception, wait_s: float) -> str:

@@ -128,6 +128,17 @@ def test_two_restarts_have_no_interval() -> None:
     assert seen.reason == "an interval needs 3 restarts; set repeats.restarts"
 
 
+def test_a_correction_of_all_joules_leaves_no_interval() -> None:
+    """A restart with three times its prompts: without them it would have had fewer than no joules."""
+    work = {PROMPTS: np.linspace(30, 32, BLOCKS), CONTEXT: 1000 * EVEN}
+    off = replace(window(work[PROMPTS] / 10), work=work, declared={PROMPTS: 0.1 / 100 * 10, CONTEXT: 10})
+    even = replace(off, block_j=TOKENS * EVEN, total_j=TOKENS * BLOCKS, work={PROMPTS: EVEN, CONTEXT: 1000 * EVEN})
+    seen = budget([[off], [even], [even]])
+    assert min(seen.per_restart) <= 0
+    assert (seen.expanded, seen.interval) == (None, None)
+    assert seen.reason == "a restart's work was so far from the declared that its correction leaves no joules"
+
+
 def test_equal_restarts_are_no_better_known_than_their_blocks() -> None:
     """1 % to and fro in each block; in runs of five blocks, as many blocks tell less."""
     quick, slow = (1 + 0.01 * np.where(np.arange(BLOCKS) // run % 2, -1, 1) for run in (1, 5))

@@ -95,6 +95,19 @@ def test_blocks_hold_whole_steps_of_all_ranks(ranks_s: list[float]) -> None:
     assert (len(steps), steps.sum(), {*steps} <= {3, 4, 5}) == (10, 39, True)
 
 
+def test_marks_outside_the_spans_that_count_change_no_block() -> None:
+    """An evaluation that marks nothing for 20 s, and two compilations before it: steps are those within the spans."""
+    run = command("epoch", [(EPOCH_S, END_S - 0.25)])
+    (restart, done), figure = run.passes[0], windows(run).of_headline()[0]
+    at_ns, counts = done.tokens.at_ns, done.tokens.output_tokens
+    outside_ns = np.array([START_S + 1, START_S + 20]) * NS_PER_S
+    around_ns = np.concatenate((outside_ns, at_ns, [at_ns[-1] + 20 * NS_PER_S]))
+    around = replace(done, tokens=TokenSeries(around_ns, np.concatenate(([0, 0], counts, counts[-1:]))))
+    blocks = [window_of(run, restart, each, figure).block_tokens.tolist() for each in (done, around)]
+    assert len(blocks[0]) == 10
+    assert blocks[0] == blocks[1]
+
+
 def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_all_have_no_joules() -> None:
     """Three equal runs differ by nothing; one over the step of power is off by what a tick hides, a short one all."""
     run = command("step", [(BUSY_S - 10, BUSY_S + 10)])

@@ -87,6 +87,20 @@ def test_a_window_holds_the_joules_and_tokens_of_whole_steps(step_s: float, spre
     assert steady.energy_per_output_token_j == pytest.approx(500 * step_s / 8, rel=1e-4)
 
 
+def test_pauses_between_requests_do_not_shorten_a_window() -> None:
+    """Bursts of eight requests of a second each every 25 s: where no token comes is no step, and the window stays."""
+    at_s = np.concatenate([10 + 25 * burst + np.arange(8) for burst in range(5)])
+    requests = [request(i, at, at + 0.1, at + 0.9, 10) for i, at in enumerate(at_s.tolist())]
+    requests = [dataclasses.replace(each, intended_ns=each.submitted_ns) for each in requests]
+    marks_ns = np.round((at_s[:, None] + np.linspace(0.1, 0.9, 10)).ravel() * NS_PER_S).astype(np.int64)
+    tokens = TokenSeries(marks_ns, np.arange(1, len(marks_ns) + 1))
+    done = dataclasses.replace(measured(0, 10, 120, tuple(requests)), tokens=tokens)
+    restart = RestartRecord(0, passes=(done,), timeline=timeline(constant_power(GPU, 500, start_s=0, end_s=130)))
+    workload = {"batch_size": 8, "arrival": "poisson", "rate_per_s": 0.4}
+    [_, steady] = windows(experiment(restart, workload=workload, warmup={"profile": "lead-in", "lead_in_s": 20})).passes
+    assert (steady.start_ns, steady.end_ns) == pytest.approx((30 * NS_PER_S, 117 * NS_PER_S))
+
+
 @pytest.mark.parametrize(
     ("done", "in_flight", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -301,6 +302,19 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
     names = [row.split()[0] for row in rows]
     assert names == ["20260102T000003-other-3", "20260101T000003-other-3", "fake-2", "fake-1"]
     assert "two-sizes" in wide[3]
+
+
+def test_what_failed_without_records_stands_beside_what_is_analysed_again(called: Called) -> None:
+    """As without --again; a result that was measured and has lost its records is still refused."""
+    [folder] = store_golden(RESULTS, "fake-full")
+    was = json.loads((folder / "result.json").read_text())
+    other = RESULTS / "other"
+    shutil.copytree(folder, other)
+    shutil.rmtree(other / "restarts")
+    for status, code in (("failed", 0), ("ok", 7)):
+        (other / "result.json").write_text(json.dumps({**was, "status": status}))
+        done = called("report", RESULTS, "--again")
+        assert done.returncode == code, done.stderr
 
 
 def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Called) -> None:

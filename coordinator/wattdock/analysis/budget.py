@@ -288,7 +288,7 @@ def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
         of_blocks: Degrees of freedom of the blocks about their windows' means.
     """
     count = len(values)
-    deviation = float(np.std(np.log(values), ddof=1)) if count > 1 else None
+    deviation = float(np.std(np.log(values), ddof=1)) if count > 1 and values.min() > 0 else None
     between = (deviation or 0.0) / sqrt(count)
     inside = sqrt(float(within @ within)) / count
     spread = "" if deviation is None else f", standard deviation {deviation:.2%}"
@@ -326,6 +326,10 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
     }
     if len(values) < LEAST_RESTARTS:
         return Budget(**found, reason=f"an interval needs {LEAST_RESTARTS} restarts; set repeats.restarts")
+    if values.min() <= 0:
+        return Budget(
+            **found, reason="a restart's work was so far from the declared that its correction leaves no joules"
+        )
     uncertainty = sqrt(variance)
     known = [entry for entry in entries if entry.degrees_of_freedom]
     parts = sum(entry.standard_uncertainty**4 / (entry.degrees_of_freedom or 1) for entry in known)

@@ -137,10 +137,11 @@ def step_ends(run_pass: PassRecord, start_ns: int, end_ns: int) -> Nanoseconds:
     """Return the instants within an interval at which the tokens of whole steps were there, ns; shape (n,).
 
     Streams of a server, and ranks of a command, tell of one step one after the other: a step ends with the mark that
-    the next one follows a while later. Half of the time lies between marks that are the usual time and more apart.
+    the next one follows a while later. Half of the interval lies between marks that are the usual time and more apart.
     """
     at_ns = run_pass.tokens.at_ns
-    until_next_ns = np.diff(at_ns, append=np.iinfo(np.int64).max)
-    shortest_ns = np.sort(until_next_ns)[:-1]
-    usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)] if len(at_ns) > 1 else 0
-    return at_ns[(until_next_ns >= WITHIN_STEP * usual_ns) & (at_ns >= start_ns) & (at_ns <= end_ns)]
+    is_inside = (at_ns >= start_ns) & (at_ns <= end_ns)
+    until_next_ns = np.diff(at_ns, append=np.iinfo(np.int64).max)[is_inside]
+    shortest_ns = np.sort(until_next_ns[:-1])
+    usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)] if len(shortest_ns) else 0
+    return at_ns[is_inside][until_next_ns >= WITHIN_STEP * usual_ns]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MOST_GAPS = 5.0
 # Shortest steady state where a run has no declared window.
 MIN_STEADY_S = 20.0
+# Least share of a window that remains of it in whole steps: requests that come seldom leave pauses, not steps.
+LEAST_KEPT = 0.9
 WindowName = Literal["drained", "steady_state", "marked"]
 PHASES = ("time between rounds", "prefill", "decode")
 # Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
@@ -93,7 +95,8 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     """After the lead-in, while the engine is full and requests wait, for as long as `required_s` says at least.
 
     In an open loop, to the last arrival, and from a mean lifetime after the first at least. Of static batches, whole
-    rounds; else whole steps, since the tokens of a step come at its end and its joules do not.
+    rounds; else whole steps, since the tokens of a step come at its end and its joules do not, unless pauses between
+    steps leave less than `LEAST_KEPT` of it.
     """
     at, work = Instants.of(run_pass), config.workload
     lifetime_s = at.lifetime_ns / NS_PER_S
@@ -108,8 +111,9 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
         lifetimes = f"{config.warmup.window_lifetimes:g} lifetimes of {lifetime_s:.2f} s"
         raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s ({lifetimes})")
-    if not work.has_rounds and len(inside_ns := step_ends(run_pass, start_ns, end_ns)):
-        start_ns, end_ns = int(inside_ns[0]), int(inside_ns[-1])
+    ends_ns = step_ends(run_pass, start_ns, end_ns)
+    if not work.has_rounds and len(ends_ns) and ends_ns[-1] - ends_ns[0] >= LEAST_KEPT * (end_ns - start_ns):
+        start_ns, end_ns = int(ends_ns[0]), int(ends_ns[-1])
     return start_ns, end_ns
 
 

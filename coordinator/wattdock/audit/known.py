@@ -51,7 +51,7 @@ def _without_drift(inputs: AuditInput, figure: str) -> Outcome:
     per = f"J/{singular(budget.unit).removeprefix('output ')}"
     remedy = "let the spans that count (--within) begin later" if command else "set a longer warmup.lead_in_s"
     failed = abs(drift) > max(MAX_DRIFT_PER_MIN, chance)
-    told = f"{figure}; {per} changes by {drift:+.2%} a minute, by chance up to {chance:.2%}"
+    told = f"{figure}; {per} changes by {drift:+.2%} a minute; less than {chance:.2%} is not seen"
     return Outcome(verdict(failed=failed), told, remedy=f"{remedy}: {per} has not settled")
 
 
@@ -75,4 +75,4 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
     figure = f"U = ± {budget.expanded * 100:.2f} %; {part}"
     remedy = "more restarts, or longer windows (workload.min_duration_s)"
-    return Outcome(verdict(failed=budget.expanded > limit), figure, threshold, remedy=remedy)
+    return Outcome(verdict(failed=not budget.expanded <= limit), figure, threshold, remedy=remedy)

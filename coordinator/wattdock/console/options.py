@@ -244,7 +244,7 @@ def open_results(
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":
-    """Return a result as this version of wattdock makes it from the stored records.
+    """Return a result as this version of wattdock makes it from the stored records; what failed without any as it is.
 
     Raises:
         StoreError: The records do not allow that, or cannot be read.
@@ -254,7 +254,11 @@ def _analysed_again(stored: "StoredResult") -> "StoredResult":
     was = stored.result
     try:
         result = audited(was.config, stored.restarts())
-    except ValueError as error:
+    except (StoreError, ValueError) as error:
+        if was.status != "ok":
+            return stored
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(f"{stored.place} cannot be analysed again: {error}", "see it without --again") from error
     return replace(stored, result=result.model_copy(update={"study": was.study}))
 

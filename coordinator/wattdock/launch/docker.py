@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SIGNAL_BASE = 128
 # How late an engine tells at most that a container has ended; an instant further back is of another clock.
-MOST_LATE_S = 60
+MOST_LATE_S = 10
 # Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
@@ -324,9 +324,9 @@ def _ended_ns(state: Mapping[str, Any]) -> int:
     The engine tells seconds later that a container has ended where that was writing much, or where the machine is busy.
     """
     now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-    with contextlib.suppress(KeyError, ValueError):
+    with contextlib.suppress(KeyError, TypeError, ValueError):
         since_ns = wall_ns - round(datetime.fromisoformat(state["FinishedAt"]).timestamp() * NS_PER_S)
-        # An engine with a clock of its own, or a wall clock that was set, tells nothing.
+        # Only a wall clock that is set in these seconds misleads: an engine shares this kernel's clocks, as marks do.
         return now_ns - since_ns if 0 <= since_ns < MOST_LATE_S * NS_PER_S else now_ns
     return now_ns
 

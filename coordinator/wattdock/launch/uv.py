@@ -53,7 +53,7 @@ ADVICE = {
     **dict.fromkeys(("No space left", "quota exceeded"), "make room"),
     "initialize cache": "name a folder that you may write to in the variable UV_CACHE_DIR",
     "Hash mismatch": f"the configured package index has another file than the lock names; {CONFIGURED}",
-    "HTTP status": f"the configured package index refuses the request; {CONFIGURED}",
+    "HTTP status client": f"the configured package index refuses the request; {CONFIGURED}",
     **dict.fromkeys(("no wheels with a matching", "no usable wheels", "requires Python"), NO_WHEEL),
     # To uv, a package that an index refuses is a package that the index lacks.
     "No solution found": f"the configured package index lacks it or refuses access; {CONFIGURED}",
