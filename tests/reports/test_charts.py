@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from make.rows import row, with_timeline
 from refused import raises
 from seams.records import COUNTER
+from seams.console import Kind
 from seams.reports import paper
 
 from wattdock.errors import ConfigError
@@ -155,6 +156,11 @@ def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     assert [name for _, name in downwards] == [point.label for point in points_of(rows)] == ["first", "second", "third"]
 
 
+def test_the_help_lists_every_kind() -> None:
+    """Without a chart's library, which takes long to import."""
+    assert get_args(Kind) == (*CHARTS, "table")
+
+
 def test_a_thousand_results_are_not_drawn_as_bars() -> None:
     """A wall of bars says nothing."""
     with raises(ConfigError, "121"):
@@ -209,7 +215,7 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pie", "-o", "f.pdf"), "unknown kind 'pie'; valid: intervals, "),
+        (("pie", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
         (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
         (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .tex"),
         (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),

@@ -237,21 +237,16 @@ CHARTS: Mapping[str, Kind] = {
 }
 
 
-def require_kind(kind: str) -> None:
-    """Raise ConfigError unless `plot` knows this kind."""
-    if kind not in (kinds := [*CHARTS, "table"]):
-        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(kinds)}", cause=Cause.UNKNOWN_SETTING)
-
-
 def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported] = ()) -> Chart:
     """Return one kind of chart of results, and of rows that others published beside them.
 
     Raises:
         ConfigError: There is no such kind, these results have nothing to draw of it, or it shows no rows of others.
     """
-    require_kind(kind)
     if beside and (kind != "pareto" or any(stored.row.unit for stored in results)):
         raise ConfigError(f"{kind}: others' rows tell joules and speed of output tokens only", "plot pareto of engines")
+    if kind not in CHARTS:
+        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(CHARTS)}", cause=Cause.UNKNOWN_SETTING)
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
