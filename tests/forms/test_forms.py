@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import jsonschema
 import pytest
-from make.kept import SERVED, kept, kept_document
+from make.kept import SERVED, TRAINED, kept, kept_document
 from seams.console import Form
 from seams.forms import FORMS
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = ROOT / "docs/measurements/data/pytorch-h200.tar"
-TRAINED = ROOT / "docs/measurements/data/train-two-h200.tar"
 # The kept figure: what a page of the docs says, held to its records there.
 JOULES = 0.3289550234
 

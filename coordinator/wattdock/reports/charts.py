@@ -85,8 +85,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     )
     return marks.properties(
         height=height,
-        description="Strokes are restarts. Bars are 95 % intervals from how they differ; fewer than three are too few "
-        "for one. Hollow: may not be published.",
+        description="Strokes are restarts. Bars are 95 % intervals, of joules from the uncertainty budget, of speeds "
+        "from how restarts differ; fewer than three are too few for one. Hollow: may not be published.",
     )
 
 
@@ -127,7 +127,7 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     drawn = _against(speed, unit, rows, series, log_x=log, dash=dash)
     return drawn.properties(
         params=[zoom(["x", "y"], ["dots"])],
-        description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
+        description="Bars are 95 % intervals; lower right is better. A grey line joins what no "
         "other result of its model beats in both. Hollow: may not be published.",
     )
 

@@ -51,8 +51,8 @@ CONFIG: dict[str, Any] = {
 PRINTED = TABLES["paper"]
 HEADINGS = headings(PRINTED)
 NOTE = (
-    "Intervals [low, high] are of 95 %: of J/output token from its uncertainty budget, of others from how restarts "
-    "differ; without one there were fewer than three restarts."
+    "Intervals [low, high] are of 95 %: of J/output token and J/unit from the uncertainty budget, of others from how "
+    "restarts differ; without one there were fewer than three restarts."
 )
 BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
 # Characters with a meaning in LaTeX.
