@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from make.kept import SPLITS, TRAINED
 from make.rows import row, with_timeline
 from refused import raises
-from seams.records import COUNTER
 from seams.console import Kind
+from seams.records import COUNTER
 from seams.reports import paper
 
+from wattdock import load
 from wattdock.errors import ConfigError
 from wattdock.reports import draw, points_of
 from wattdock.reports.charts import CHARTS
@@ -57,7 +60,9 @@ def study(
             f"{at:02}",
             {
                 "config.backend": backend,
+                "environment.backend": backend,
                 "environment.model.name": model,
+                "environment.runner.parallelism": {"kind": "tensor_parallel", "tensor_parallel_size": count},
                 "config.workload.batch_size": batch,
                 "environment.gpu_count": count,
                 "performance.output_tokens_per_s": 100.0 * batch + at,
@@ -93,7 +98,7 @@ def test_models_are_lines_of_their_own(kind: str, varied: str) -> None:
     """Two models at 1, 2 and 4 are two lines of three points, not one that jumps between them."""
     counts: dict[str, Any] = {"batches": [1], "gpus": [1], varied: [1, 2, 4]}
     chart = CHARTS[kind][1](points_of(study(models=["small", "large"], **counts)))
-    shared = "1 GPU" if kind == "batch" else "batch 1"
+    shared = "1 GPU" if kind == "batch" else "tensor"
     drawn: dict[str, list[int]] = {}
     for made in chart.data.values:
         drawn.setdefault(made["series"], []).append(made["requests in flight" if kind == "batch" else "GPUs used"])
@@ -154,6 +159,36 @@ def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     found = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(first|second|third)<", (tmp_path / "drawn.svg").read_text())
     downwards = sorted(found, key=lambda label: float(label[0]))
     assert [name for _, name in downwards] == [point.label for point in points_of(rows)] == ["first", "second", "third"]
+
+
+def test_the_scaling_chart_is_what_scaling_shows(called: Called, tmp_path: Path) -> None:
+    """Two finished splits over two GPUs; two interrupted results are on no curve, and the printed note names them."""
+    shown = json.loads(called("scaling", SPLITS, "--json").stdout)
+    done = called("plot", "scaling", SPLITS, "-o", tmp_path / "x.svg")
+    assert len(shown["left_out"]) == 2
+    # A bundle cannot be resumed.
+    assert "left out: " + ", ".join(f"{name} (interrupted)" for name in shown["left_out"]) in done.stdout
+    chart = load(SPLITS).plot("scaling")
+    speed, energy = "output tokens/s", "J/output token (GPU boards)"
+    drawn = {row["series"]: (row["experiment"], row["GPUs used"], row[energy], row[speed]) for row in chart.data.values}
+    [setting] = shown["settings"]
+    assert drawn == {
+        f"vllm, {point['kind']}": (
+            point["split"],
+            2,
+            *(pytest.approx(point[name]["value"], rel=1e-5) for name in ("j_per_token", "tokens_per_s")),
+        )
+        for point in setting["points"]
+    }
+    assert drawn.keys() == {"vllm, data", "vllm, pipeline"}
+    assert all(name in chart.description for name in shown["left_out"])
+
+
+def test_commands_are_curves_of_their_own() -> None:
+    """Two ways of training on one and two GPUs, named by what tells them apart, which the number of GPUs does not."""
+    drawn = [(row["series"], row["GPUs used"]) for row in load(TRAINED).plot("scaling").data.values]
+    modes = ("measure, mode=--fsdp, command", "measure, mode=--seed=1, command")
+    assert sorted(drawn) == [(mode, gpus) for mode in modes for gpus in (1, 2)]
 
 
 def test_the_help_lists_every_kind() -> None:

@@ -13,6 +13,7 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
+from wattdock.reports.cells import marked
 from wattdock.reports.chart_data import efficient, pareto_front, points_of, timelines, why_no_joules
 from wattdock.reports.encodings import (
     DASHES,
@@ -32,6 +33,7 @@ from wattdock.reports.encodings import (
     wrapped,
     zoom,
 )
+from wattdock.reports.scaling import SINGLE_GPU, scale
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
 from wattdock.reports.wording import boundaries, quantity_text, unit_of
 from wattdock.store import COLUMNS
@@ -182,18 +184,41 @@ def _against(
 
 
 def scaling(points: Sequence[Point]) -> Chart:
-    """Return how cost and speed change with the number of GPUs."""
-    return _over(
-        points,
-        "GPUs used",
-        lambda point: point.row.gpu_count or 0,
-        lambda point: f"batch {point.row.batch_size}" if point.row.batch_size else point.row.model,
+    """Return how cost and speed change with the number of GPUs: the curves of `wattdock scaling`, and no other."""
+    found = scale([point.stored for point in points])
+    drawn = []
+    # A legend has room for the parts of settings' names that differ.
+    parts = [setting.name.split(", ") for setting in found.settings]
+    names = [", ".join(part for part in own if any(part not in other for other in parts)) for own in parts]
+    for at, setting in enumerate(found.settings):
+        name = f"{names[at]} setting {at + 1}".strip() if names.count(names[at]) > 1 else names[at]
+        backend = setting.points[0].stored[0].result.config.backend
+        for kind, curve in (setting.curves or {SINGLE_GPU: [*setting.points]}).items():
+            series = backend, f"{name}, {kind}".removeprefix(f"{backend} ").removeprefix(", ")
+            for split in curve:
+                label = marked(f"{name}, {split.split}".removeprefix(", "), split.disturbed)
+                drawn.append(Mark(label, series, split.gpus, split.j_per_token, split.tokens_per_s))
+    alone = all(len(setting.points) == 1 for setting in found.settings)
+    used = [point for point in points if point.stored.folder.name not in found.left_out]
+    omitted = found.omitted and f"; {found.omitted}"
+    return _over(drawn, used, "GPUs used", fewest=2 if alone else 1).properties(
+        description=f"Lines join the splits of one kind, as `wattdock scaling` lists them{omitted}."
     )
 
 
 def batch(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of requests in flight."""
-    return _over(points, "requests in flight", lambda point: point.row.batch_size or 0, lambda point: point.gpus_text)
+    measured = [point for point in points if point.tokens_per_s]
+    models = len({point.row.model for point in measured}) > 1
+    drawn = []
+    for point in measured:
+        other = f"{point.row.model}, {point.gpus_text}" if models else point.gpus_text
+        figures = point.j_per_token, point.tokens_per_s
+        drawn.append(Mark(point.label, (point.row.backend, other), point.row.batch_size or 0, *figures))
+    return _over(drawn, measured, "requests in flight").properties(
+        description="Lines join results of one model and backend that differ in this quantity; other settings may "
+        "differ too, which the summary tells."
+    )
 
 
 def timeline(points: Sequence[Point]) -> Chart:
@@ -250,23 +275,36 @@ def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported]
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
-def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
-    """Return joules per token above tokens per second, or the latter alone, over one quantity."""
-    drawn_points = sorted((point for point in points if point.tokens_per_s), key=x_of)
-    counts = sorted({x_of(point) for point in drawn_points})
-    if len(counts) < 2:
-        raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
+class Mark(NamedTuple):
+    """One figure over a quantity, and the series whose line goes through it."""
+
+    label: str
+    series: tuple[str, str]
+    at: int
+    j_per_token: statistics.Figure | None
+    tokens_per_s: statistics.Figure | None
+
+
+def _over(marks: Sequence[Mark], points: Sequence[Point], unit: str, *, fewest: int = 2) -> Chart:
+    """Return joules per token above tokens per second, or the latter alone, over one quantity.
+
+    Args:
+        points: The results behind the marks.
+        fewest: Values of the quantity below which there is nothing to draw.
+    """
+    marks = sorted(marks, key=lambda mark: mark.at)
+    counts = sorted({mark.at for mark in marks})
+    if len(counts) < fewest:
+        raise ConfigError(f"nothing to draw: all results have the same number of {unit}", cause=Cause.EMPTY)
     joules, speed = _j_per_unit(points), _units_per_s(points)
-    models = len({point.row.model for point in drawn_points}) > 1
-    others = [dict.fromkeys([p.row.model, shared(p)] if models else [shared(p)]) for p in drawn_points]
-    series = [(p.row.backend, ", ".join(other)) for p, other in zip(drawn_points, others, strict=True)]
     rows: Rows = [
-        {"experiment": p.label, "series": series_name(*of_point), unit: x_of(p)}
-        | with_ends(joules, p.j_per_token)
-        | with_ends(speed, p.tokens_per_s)
-        for p, of_point in zip(drawn_points, series, strict=True)
+        {"experiment": mark.label, "series": series_name(*mark.series), unit: mark.at}
+        | with_ends(joules, mark.j_per_token)
+        | with_ends(speed, mark.tokens_per_s)
+        for mark in marks
     ]
-    channels, has_joules = series_channels(series), any(point.j_per_token for point in drawn_points)
+    channels = series_channels([mark.series for mark in marks])
+    has_joules = any(mark.j_per_token for mark in marks)
     panels = []
     for figure in [joules, speed] if has_joules else [speed]:
         axis = shared_axis(unit, last=figure is speed, values=counts, format="d", grid=False)
@@ -279,10 +317,7 @@ def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shar
         lines = base.mark_line(strokeWidth=1.3).encode(strokeDash=channels["strokeDash"])
         dots = base.mark_point().encode(shape=channels["shape"])
         panels.append(alt.layer(*interval_bars(base, "y", figure), lines, dots, *disturbed_signs(base)))
-    return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush").properties(
-        description="Each figure is a sum over all passes ÷ a sum. Lines join results of one model and backend that "
-        "differ in this quantity; other settings may differ too, which the summary tells."
-    )
+    return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush")
 
 
 def _covered(points: Sequence[Point]) -> str:

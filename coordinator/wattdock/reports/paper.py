@@ -11,6 +11,7 @@ from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
+from wattdock.reports.scaling import scale
 from wattdock.reports.wording import boundaries
 from wattdock.store import TABLES
 
@@ -74,7 +75,7 @@ def draw(
     """Write one kind of chart, or the table, of results into a file; replaces what is there.
 
     Returns:
-        What its caption has to say of signs in it; empty where it has none.
+        What its caption has to say of signs in it and of results left out; empty where it has none.
 
     Args:
         kind: One of `charts.CHARTS`, or "table".
@@ -111,7 +112,9 @@ def draw(
             content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     write_output(file, content, "-o")
     origins = ", ".join(dict.fromkeys(row.origin for row in beside))
-    return "; ".join(filter(None, (disturbed_note(points), origins and f"imported from {origins}, by others' account")))
+    omitted = scale(rows).omitted if kind == "scaling" else ""
+    imported = origins and f"imported from {origins}, by others' account"
+    return "; ".join(filter(None, (disturbed_note(points), omitted, imported)))
 
 
 def _drawable(part: Any) -> Any:
