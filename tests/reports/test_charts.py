@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
-from make.kept import SPLITS, TRAINED
+from make.kept import SERVED, SPLITS, TRAINED
 from make.rows import row, with_timeline
 from refused import raises
 from seams.console import Kind
@@ -189,6 +189,15 @@ def test_commands_are_curves_of_their_own() -> None:
     drawn = [(row["series"], row["GPUs used"]) for row in load(TRAINED).plot("scaling").data.values]
     modes = ("measure, mode=--fsdp, command", "measure, mode=--seed=1, command")
     assert sorted(drawn) == [(mode, gpus) for mode in modes for gpus in (1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["pareto", "intervals", "batch", "scaling"])
+def test_joules_of_different_units_are_not_drawn_on_one_axis(called: Called, tmp_path: Path, kind: str) -> None:
+    """Joules per sample and per output token; the page says so in the chart's place."""
+    done = called("plot", kind, TRAINED, SERVED, SPLITS, "-o", tmp_path / "x.svg")
+    assert (done.returncode, done.stderr.count("\n"), (tmp_path / "x.svg").exists()) == (2, 1, False)
+    assert "nothing to draw on one axis: work in " in done.stderr
+    assert {"samples", "output tokens"} <= set(re.findall(r"in (samples|output tokens)", done.stderr))
 
 
 def test_the_help_lists_every_kind() -> None:

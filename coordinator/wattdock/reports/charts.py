@@ -35,7 +35,7 @@ from wattdock.reports.encodings import (
 )
 from wattdock.reports.scaling import SINGLE_GPU, scale
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
-from wattdock.reports.wording import boundaries, quantity_text, unit_of
+from wattdock.reports.wording import boundaries, quantity_text
 from wattdock.store import COLUMNS
 from wattdock.text import listed
 
@@ -325,13 +325,19 @@ def _covered(points: Sequence[Point]) -> str:
     return " and ".join(boundaries(point.result for point in points))
 
 
+def _unit(points: Sequence[Point]) -> str:
+    """Return what the work of all is counted in; joules of another unit have no place on the same axis."""
+    if len(units := dict.fromkeys(point.result.config.unit for point in points)) > 1:
+        raise ConfigError(f"nothing to draw on one axis: work in {' and in '.join(units)}", "name results of one unit")
+    return next(iter(units))
+
+
 def _j_per_unit(points: Sequence[Point]) -> str:
-    unit = unit_of(point.result for point in points)
-    return f"{quantity_text(statistics.ENERGY, unit)} ({_covered(points)})"
+    return f"{quantity_text(statistics.ENERGY, _unit(points))} ({_covered(points)})"
 
 
 def _units_per_s(points: Sequence[Point]) -> str:
-    return quantity_text(statistics.SPEED, unit_of(point.result for point in points))
+    return quantity_text(statistics.SPEED, _unit(points))
 
 
 def _dots(base: Chart, series: Sequence[tuple[str, str]]) -> Chart:
