@@ -7,7 +7,7 @@ Sizes, fonts and colours of text belong to whoever renders it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import altair as alt
 
@@ -62,12 +62,21 @@ ROW_HEIGHT = 26
 NAME_WIDTH, LINE_HEIGHT = 20, 14
 
 
+# A figure over a quantity: its label, its series, the quantity, joules per unit of work and units per second.
+Mark: TypeAlias = tuple[str, tuple[str, str], int, statistics.Figure | None, statistics.Figure | None]
+
+
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
-    unit, name, drawn_quantity = _units_per_s(points), "tokens_per_s", statistics.SPEED
+    joules, unit = _axes(points)
+    name, drawn_quantity = "tokens_per_s", statistics.SPEED
     if any(point.j_per_token for point in points):
-        unit, name, drawn_quantity = _j_per_unit(points), "j_per_token", statistics.ENERGY
-    drawn_points = _few_enough([point for point in points if getattr(point, name)], "no result has a figure")
+        unit, name, drawn_quantity = joules, "j_per_token", statistics.ENERGY
+    drawn_points = [point for point in points if getattr(point, name)]
+    _require(drawn_points, "no result has a figure")
+    if (count := len(drawn_points)) > MOST_ROWS:
+        what = f"nothing to draw: {count} results are too many for one chart, {MOST_ROWS} the most"
+        raise ConfigError(what, cause=Cause.TOO_LARGE)
     rows = [_identity(point) | with_ends(unit, getattr(point, name)) for point in drawn_points]
     restarts: Rows = [
         {"experiment": point.label, "restart": number, unit: value}
@@ -104,7 +113,7 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
-    unit, speed = _j_per_unit(points), _units_per_s(points)
+    unit, speed = _axes(points)
     unbeaten = {point.label for point in pareto_front(drawn_points)}
     rows = [
         _identity(point)
@@ -138,7 +147,7 @@ def frontier(points: Sequence[Point]) -> Chart:
     """Return joules per correct answer and per output token against the score, with what nothing is shown to beat."""
     drawn_points = [point for point in points if point.score and point.j_per_correct and point.j_per_token]
     _require(drawn_points, f"no result has both scores (quality:) and joules ({why_no_joules(points)})")
-    unit, panels = _j_per_unit(points), list[Chart]()
+    (unit, _), panels = _axes(points), list[Chart]()
     costs: dict[str, Callable[[Point], statistics.Figure | None]] = {
         COLUMNS["energy_per_correct_j"].heading: lambda point: point.j_per_correct,
         unit: lambda point: point.j_per_token,
@@ -197,24 +206,23 @@ def scaling(points: Sequence[Point]) -> Chart:
             series = backend, f"{name}, {kind}".removeprefix(f"{backend} ").removeprefix(", ")
             for split in curve:
                 label = marked(f"{name}, {split.split}".removeprefix(", "), split.disturbed)
-                drawn.append(Mark(label, series, split.gpus, split.j_per_token, split.tokens_per_s))
+                drawn.append((label, series, split.gpus, split.j_per_token, split.tokens_per_s))
     alone = all(len(setting.points) == 1 for setting in found.settings)
     used = [point for point in points if point.stored.folder.name not in found.left_out]
-    omitted = found.omitted and f"; {found.omitted}"
-    return _over(drawn, used, "GPUs used", fewest=2 if alone else 1).properties(
-        description=f"Lines join the splits of one kind, as `wattdock scaling` lists them{omitted}."
-    )
+    left_out = listed([f"{name} ({reason})" for name, reason in found.left_out.items()])
+    note = f"Lines join splits of one kind, as `wattdock scaling` does{f'; left out: {left_out}' * bool(left_out)}."
+    return _over(drawn, used, "GPUs used", fewest=2 if alone else 1).properties(description=note)
 
 
 def batch(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of requests in flight."""
     measured = [point for point in points if point.tokens_per_s]
     models = len({point.row.model for point in measured}) > 1
-    drawn = []
-    for point in measured:
-        other = f"{point.row.model}, {point.gpus_text}" if models else point.gpus_text
-        figures = point.j_per_token, point.tokens_per_s
-        drawn.append(Mark(point.label, (point.row.backend, other), point.row.batch_size or 0, *figures))
+    drawn = [
+        (point.label, (point.row.backend, other), point.row.batch_size or 0, point.j_per_token, point.tokens_per_s)
+        for point in measured
+        for other in [f"{point.row.model}, {point.gpus_text}" if models else point.gpus_text]
+    ]
     return _over(drawn, measured, "requests in flight").properties(
         description="Lines join results of one model and backend that differ in this quantity; other settings may "
         "differ too, which the summary tells."
@@ -275,16 +283,6 @@ def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported]
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
-class Mark(NamedTuple):
-    """One figure over a quantity, and the series whose line goes through it."""
-
-    label: str
-    series: tuple[str, str]
-    at: int
-    j_per_token: statistics.Figure | None
-    tokens_per_s: statistics.Figure | None
-
-
 def _over(marks: Sequence[Mark], points: Sequence[Point], unit: str, *, fewest: int = 2) -> Chart:
     """Return joules per token above tokens per second, or the latter alone, over one quantity.
 
@@ -292,19 +290,19 @@ def _over(marks: Sequence[Mark], points: Sequence[Point], unit: str, *, fewest: 
         points: The results behind the marks.
         fewest: Values of the quantity below which there is nothing to draw.
     """
-    marks = sorted(marks, key=lambda mark: mark.at)
-    counts = sorted({mark.at for mark in marks})
+    marks = sorted(marks, key=lambda mark: mark[2])
+    counts = sorted({at for _, _, at, *_ in marks})
     if len(counts) < fewest:
         raise ConfigError(f"nothing to draw: all results have the same number of {unit}", cause=Cause.EMPTY)
-    joules, speed = _j_per_unit(points), _units_per_s(points)
+    joules, speed = _axes(points)
     rows: Rows = [
-        {"experiment": mark.label, "series": series_name(*mark.series), unit: mark.at}
-        | with_ends(joules, mark.j_per_token)
-        | with_ends(speed, mark.tokens_per_s)
-        for mark in marks
+        {"experiment": label, "series": series_name(*series), unit: at}
+        | with_ends(joules, joules_at)
+        | with_ends(speed, speed_at)
+        for label, series, at, joules_at, speed_at in marks
     ]
-    channels = series_channels([mark.series for mark in marks])
-    has_joules = any(mark.j_per_token for mark in marks)
+    channels = series_channels([series for _, series, *_ in marks])
+    has_joules = any(joules_at for *_, joules_at, _ in marks)
     panels = []
     for figure in [joules, speed] if has_joules else [speed]:
         axis = shared_axis(unit, last=figure is speed, values=counts, format="d", grid=False)
@@ -320,24 +318,12 @@ def _over(marks: Sequence[Mark], points: Sequence[Point], unit: str, *, fewest: 
     return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush")
 
 
-def _covered(points: Sequence[Point]) -> str:
-    """Return what the results' joules cover."""
-    return " and ".join(boundaries(point.result for point in points))
-
-
-def _unit(points: Sequence[Point]) -> str:
-    """Return what the work of all is counted in; joules of another unit have no place on the same axis."""
+def _axes(points: Sequence[Point]) -> tuple[str, str]:
+    """Return the axes' names of joules per unit of work and of units per second; refuse several units on one axis."""
     if len(units := dict.fromkeys(point.result.config.unit for point in points)) > 1:
         raise ConfigError(f"nothing to draw on one axis: work in {' and in '.join(units)}", "name results of one unit")
-    return next(iter(units))
-
-
-def _j_per_unit(points: Sequence[Point]) -> str:
-    return f"{quantity_text(statistics.ENERGY, _unit(points))} ({_covered(points)})"
-
-
-def _units_per_s(points: Sequence[Point]) -> str:
-    return quantity_text(statistics.SPEED, _unit(points))
+    unit, covered = "".join(units), " and ".join(boundaries(point.result for point in points))
+    return f"{quantity_text(statistics.ENERGY, unit)} ({covered})", quantity_text(statistics.SPEED, unit)
 
 
 def _dots(base: Chart, series: Sequence[tuple[str, str]]) -> Chart:
@@ -374,14 +360,6 @@ def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     order = alt.Scale(domain=[point.label for point in points])
     y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)
     return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
-
-
-def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
-    _require(points, otherwise)
-    if len(points) > MOST_ROWS:
-        what = f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most"
-        raise ConfigError(what, cause=Cause.TOO_LARGE)
-    return points
 
 
 def _require(points: object, otherwise: str) -> None:

@@ -12,7 +12,7 @@ from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.pairs import QUANTITIES, Pair, matched, tested
 from wattdock.reports.regression import Regression, judged
 from wattdock.reports.sessions import NO_TEST, ONE_SESSION, arms_of, sessions_among
-from wattdock.reports.wording import cut_text, quantity_text, unit_of
+from wattdock.reports.wording import cut_text, quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +93,9 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What the work of all pairs is counted in, in the plural."""
-        return unit_of(row.result for pair in self.pairs for row in pair.rows)
+        """What the work of all pairs is counted in, in the plural; "units" where pairs differ."""
+        units = {row.result.config.unit for pair in self.pairs for row in pair.rows}
+        return units.pop() if len(units) == 1 else "units"
 
     @property
     def quality_lines(self) -> list[str]:

@@ -11,7 +11,6 @@ from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
 from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
-from wattdock.reports.scaling import scale
 from wattdock.reports.wording import boundaries
 from wattdock.store import TABLES
 
@@ -91,6 +90,7 @@ def draw(
     if file.suffix not in formats:
         remedy = "; `wattdock results export --csv` writes CSV" if file.suffix == ".csv" else ""
         raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", f"name such a file with -o{remedy}")
+    note = ""
     if kind == "table" and not beside:
         # A file of text is shown on a terminal as often as not.
         content = harmless(FORMS[file.suffix](points)).encode()
@@ -103,6 +103,8 @@ def draw(
         # Altair would hold every row of data against its schema at each step.
         with debug_mode(False):
             spec = _drawable(chart(kind, rows, beside).to_dict(validate=False))
+        # Only this chart leaves out results that have figures.
+        note = spec["description"] if kind == "scaling" else ""
         svg = _svg_of(spec, WIDTHS[width])
         if file.suffix == ".svg":
             content = svg.encode()
@@ -112,9 +114,8 @@ def draw(
             content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     write_output(file, content, "-o")
     origins = ", ".join(dict.fromkeys(row.origin for row in beside))
-    omitted = scale(rows).omitted if kind == "scaling" else ""
     imported = origins and f"imported from {origins}, by others' account"
-    return "; ".join(filter(None, (disturbed_note(points), omitted, imported)))
+    return "; ".join(filter(None, (disturbed_note(points), note, imported)))
 
 
 def _drawable(part: Any) -> Any:

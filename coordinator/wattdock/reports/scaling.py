@@ -20,7 +20,7 @@ from wattdock.reports.cells import figure_text
 from wattdock.reports.pairs import SIGNIFICANCE
 from wattdock.reports.sessions import ONE_SESSION, Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
-from wattdock.text import listed, singular
+from wattdock.text import singular
 from wattdock.values import known_max
 
 if TYPE_CHECKING:
@@ -193,12 +193,6 @@ class Scaling:
     left_out: dict[str, str]
     method: str
 
-    @property
-    def omitted(self) -> str:
-        """The results on no curve, and why, for a caption; empty where all are on one."""
-        texts = [f"{name} ({reason})" for name, reason in self.left_out.items()]
-        return f"left out: {listed(texts)}" if texts else ""
-
 
 @dataclass(frozen=True)
 class _Usable:
@@ -247,8 +241,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
         [(reason, count)] = Counter(left_out.values()).most_common(1)
-        what = f"none of {len(rows)} results can be compared; {count} of them: {reason}"
-        raise ConfigError(what, cause=Cause.EMPTY)
+        raise ConfigError(f"none of {len(rows)} results can be compared; {count}: {reason}", cause=Cause.EMPTY)
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
     method = METHOD.format(covered=" and ".join(boundaries(member.result for member in usable)))
     return Scaling(tuple(map(_setting, groups)), left_out, method)
@@ -260,10 +253,10 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     environment, work = members[0].environment, members[0].result.config.workload
     dtype = environment.runner.engine_args.get("dtype")
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
-    parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
     gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
     lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
-    name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
+    parts = [environment.model.name, engine, *([str(dtype)] if dtype else []), gpus, f"batch {work.batch_size}"]
+    name = ", ".join([*parts, f"{lengths}{work.max_output_tokens} out"])
     if config.command:
         words = [member.result.config.label.split() for member in members]
         name = f"{' '.join(word for word in words[0] if all(word in each for each in words)) or config.label}, {gpus}"
