@@ -130,6 +130,7 @@ def test_what_fails_raises_its_error_or_where_others_were_measured_warns(place: 
         (lambda: wattdock.results(where="true); DROP TABLE results; SELECT (1"), "SELECT"),
         (lambda: wattdock.results(frame="numpy"), "frame='numpy': auto, arrow"),  # type: ignore[arg-type]
         (lambda: wattdock.load("results").plot("pie"), "'pie'; intervals,"),
+        (lambda: wattdock.load("results").plot("table"), "'table'; intervals,"),
         (lambda: wattdock.load("results").plot("pareto"), "joules"),
     ],
 )

@@ -104,7 +104,7 @@ class Results(tuple[Result, ...]):
         """Return an Altair chart, which a notebook shows; its `save` writes a file.
 
         Args:
-            kind: As `wattdock plot` takes it.
+            kind: One of the charts of `wattdock plot`.
 
         Raises:
             ConfigError: There is no such kind, or these results have nothing to draw of it.

@@ -303,7 +303,7 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --output-dir=~nobody-here/results", "~nobody-here/results"),
         ("results query", "'SQL'"),
         ("plot", "'KIND'"),
-        ("plot study.tar", "unknown kind 'study.tar'; valid: intervals, pareto, ", ", table"),
+        ("plot study.tar", "KIND study.tar is not one of intervals, pareto, ", ", table; see `wattdock plot --help`"),
         ("plot pareto", "'RESULTS'"),
         ("run a b", "argument", "b"),
         ("run mine --resume", "mine: "),

@@ -118,7 +118,7 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
         ("compare two-sizes loop/x", "loop/x"),
         ("audit loop", "loop: Too many levels of symbolic links"),
         # The kind decides which files there are.
-        ("plot tables two-sizes -o t.md", "unknown kind 'tables'; valid: intervals, "),
+        ("plot tables two-sizes -o t.md", "KIND tables is not one of intervals, "),
         ("plot table two-sizes -o t.csv", "name such a file with -o; `wattdock results export --csv` writes CSV"),
         ("plot table two-sizes -o missing/t.md", "there is no folder missing; make it, or choose another file with -o"),
         ("bundle create two-sizes -o /proc/b.tar", "wattdock: /proc/b.tar: "),

@@ -98,6 +98,22 @@ def test_a_rung_without_a_meter_or_factor_is_unknown(called: Called) -> None:
     assert found["money"]["value"] == pytest.approx(JOULES / 3.6 * 0.12, rel=1e-8)
 
 
+def test_a_result_without_joules_has_one_line(called: Called, tmp_path: Path) -> None:
+    """Alone it is refused, by forms, too; beside others it is named, and their rungs stand."""
+    no_gpu = {"budget": None, "energy.total_j": None, "energy.reason": "no NVIDIA driver: libnvidia-ml.so.1"}
+    made = kept(tmp_path / "made", no_gpu)
+    label = "vllm smollm2-135m-instruct closed 160"
+    line = f"{label}: no joules per output token (no NVIDIA driver: libnvidia-ml.so.1)"
+    for words in (("cost", made), ("cost", made, "--json"), ("form", "boamps", made, "-o", tmp_path / "x")):
+        ended = called(*words)
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+        assert line in ended.stderr
+        assert "name a result that has joules, or measure where `wattdock doctor` finds a meter" in ended.stderr
+    both = called("cost", made, SERVED).stdout.splitlines()
+    assert both.count(line) == 1
+    assert [text for text in both if ": for a million" in text] == [f"{label}: for a million output tokens"]
+
+
 def test_intervals_of_products_hold() -> None:
     """Of a million draws of boards and two factors, 93 to 97 % of the products lie in the rung's interval."""
     draw = np.random.default_rng(1)

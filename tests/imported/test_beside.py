@@ -97,7 +97,7 @@ def test_an_unknown_kind_is_named_first(called: Called, others: Path, tmp_path: 
     """Not as a chart that shows no rows of others."""
     ended = called("plot", "zzz", SERVED, "--beside", others, "-o", tmp_path / "x.svg")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "unknown kind 'zzz'; valid: intervals, pareto" in ended.stderr
+    assert "KIND zzz is not one of intervals, pareto" in ended.stderr
 
 
 def test_two_own_results_stand_above_rows_of_others(called: Called, others: Path) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SERVED = Path(__file__).resolve().parents[2] / "docs/measurements/data/smollm2-h200.tar"
+DATA = Path(__file__).resolve().parents[2] / "docs/measurements/data"
+SERVED, TRAINED, SPLITS = (DATA / f"{name}.tar" for name in ("smollm2-h200", "train-two-h200", "splits-two-h200"))
 
 
 def kept_document() -> dict[str, Any]:

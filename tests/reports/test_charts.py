@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from make.kept import SERVED, SPLITS, TRAINED
 from make.rows import row, with_timeline
 from refused import raises
+from seams.console import Kind
 from seams.records import COUNTER
 from seams.reports import paper
 
+from wattdock import load
 from wattdock.errors import ConfigError
 from wattdock.reports import draw, points_of
 from wattdock.reports.charts import CHARTS
@@ -56,7 +60,9 @@ def study(
             f"{at:02}",
             {
                 "config.backend": backend,
+                "environment.backend": backend,
                 "environment.model.name": model,
+                "environment.runner.parallelism": {"kind": "tensor_parallel", "tensor_parallel_size": count},
                 "config.workload.batch_size": batch,
                 "environment.gpu_count": count,
                 "performance.output_tokens_per_s": 100.0 * batch + at,
@@ -92,7 +98,7 @@ def test_models_are_lines_of_their_own(kind: str, varied: str) -> None:
     """Two models at 1, 2 and 4 are two lines of three points, not one that jumps between them."""
     counts: dict[str, Any] = {"batches": [1], "gpus": [1], varied: [1, 2, 4]}
     chart = CHARTS[kind][1](points_of(study(models=["small", "large"], **counts)))
-    shared = "1 GPU" if kind == "batch" else "batch 1"
+    shared = "1 GPU" if kind == "batch" else "tensor"
     drawn: dict[str, list[int]] = {}
     for made in chart.data.values:
         drawn.setdefault(made["series"], []).append(made["requests in flight" if kind == "batch" else "GPUs used"])
@@ -155,6 +161,50 @@ def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     assert [name for _, name in downwards] == [point.label for point in points_of(rows)] == ["first", "second", "third"]
 
 
+def test_the_scaling_chart_is_what_scaling_shows(called: Called, tmp_path: Path) -> None:
+    """Two finished splits over two GPUs; two interrupted results are on no curve, and the printed note names them."""
+    shown = json.loads(called("scaling", SPLITS, "--json").stdout)
+    done = called("plot", "scaling", SPLITS, "-o", tmp_path / "x.svg")
+    assert len(shown["left_out"]) == 2
+    # A bundle cannot be resumed.
+    assert "left out: " + ", ".join(f"{name} (interrupted)" for name in shown["left_out"]) in done.stdout
+    chart = load(SPLITS).plot("scaling")
+    speed, energy = "output tokens/s", "J/output token (GPU boards)"
+    drawn = {row["series"]: (row["experiment"], row["GPUs used"], row[energy], row[speed]) for row in chart.data.values}
+    [setting] = shown["settings"]
+    assert drawn == {
+        f"vllm, {point['kind']}": (
+            point["split"],
+            2,
+            *(pytest.approx(point[name]["value"], rel=1e-5) for name in ("j_per_token", "tokens_per_s")),
+        )
+        for point in setting["points"]
+    }
+    assert drawn.keys() == {"vllm, data", "vllm, pipeline"}
+    assert all(name in chart.description for name in shown["left_out"])
+
+
+def test_commands_are_curves_of_their_own() -> None:
+    """Two ways of training on one and two GPUs, named by what tells them apart, which the number of GPUs does not."""
+    drawn = [(row["series"], row["GPUs used"]) for row in load(TRAINED).plot("scaling").data.values]
+    modes = ("measure, mode=--fsdp, command", "measure, mode=--seed=1, command")
+    assert sorted(drawn) == [(mode, gpus) for mode in modes for gpus in (1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["pareto", "intervals", "batch", "scaling"])
+def test_joules_of_different_units_are_not_drawn_on_one_axis(called: Called, tmp_path: Path, kind: str) -> None:
+    """Joules per sample and per output token; the page says so in the chart's place."""
+    done = called("plot", kind, TRAINED, SERVED, SPLITS, "-o", tmp_path / "x.svg")
+    assert (done.returncode, done.stderr.count("\n"), (tmp_path / "x.svg").exists()) == (2, 1, False)
+    assert "nothing to draw on one axis: work in " in done.stderr
+    assert {"samples", "output tokens"} <= set(re.findall(r"in (samples|output tokens)", done.stderr))
+
+
+def test_the_help_lists_every_kind() -> None:
+    """Without a chart's library, which takes long to import."""
+    assert get_args(Kind) == (*CHARTS, "table")
+
+
 def test_a_thousand_results_are_not_drawn_as_bars() -> None:
     """A wall of bars says nothing."""
     with raises(ConfigError, "121"):
@@ -209,7 +259,7 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pie", "-o", "f.pdf"), "unknown kind 'pie'; valid: intervals, "),
+        (("pie", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
         (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
         (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .tex"),
         (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from make.kept import SERVED, TRAINED
 from make.rows import document, row
 from make.stored import bundled, complete
 from seams.analysis import SPEED, Restarts
@@ -141,6 +142,30 @@ def over(nodes: object, *, address: str = "n2:7407") -> StoredResult:
 
 
 AGENTS = {"agents": ["n2:7407"], "pairing": "pair.pem"}
+
+
+def test_what_makes_the_work_another_is_named_first() -> None:
+    """Of two sweeps, prompts of another length and another limit of answers, which one pair has, before all others."""
+    longer = {"config.workload.prompts.input_tokens": 6000, "environment.driver_version": "x"}
+    more = longer | {"config.workload.max_output_tokens": 999}
+    first = [row(name, {"config.workload.batch_size": at}, restarts=[1.0]) for at, name in enumerate("ab", 1)]
+    second = [
+        row(name, {"config.workload.batch_size": at, **changes}, restarts=[1.0])
+        for at, (name, changes) in enumerate({"a": longer, "b": more}.items(), 1)
+    ]
+    assert [(found.name, found.pairs) for found in compare(first, second).differs_in] == [
+        ("setting: workload.prompts.input_tokens", 2),
+        ("setting: workload.max_output_tokens", 1),
+        ("driver", 2),
+    ]
+
+
+def test_joules_of_another_unit_are_refused(called: Called) -> None:
+    """A study of an engine counts tokens and a command's samples."""
+    done = called("compare", SERVED, f"{TRAINED}:mode=--fsdp gpus=1")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{SERVED}:vllm smollm2-135m-instruct closed 160 counts output tokens, " in done.stderr
+    assert "gpus=1 samples; name one of each that do the same work, as STUDY:EXPERIMENT" in done.stderr
 
 
 def test_a_split_over_two_nodes_is_told_apart_from_the_same_split_on_one() -> None:

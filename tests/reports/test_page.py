@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from make.kept import SERVED, TRAINED
 from make.outcomes import known
 from make.rows import document, reason, row
 from make.stored import opener
@@ -17,6 +18,7 @@ from refused import raises
 from seams.console import terminal_rows
 from seams.reports import Trace, page, pareto_front, thin, timelines
 
+from wattdock import load
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.reports import points_of, write_report
@@ -171,6 +173,12 @@ def test_a_page_of_many_results_says_what_it_leaves_out() -> None:
     assert many.count("<li>") == 121 * (3 + len(["and 2 more"])) + len(["wrong", "known", "repeat"])
     assert "reason 2" in many
     assert ("20 results" in section(many, "timeline"), "20 results" in section(whole, "timeline")) == (True, False)
+
+
+def test_a_page_of_two_units_says_why_it_has_no_charts() -> None:
+    """Joules per sample have no place on an axis of joules per output token; each is in the tables."""
+    html = shown(*(result.stored for result in (*load(TRAINED), *load(SERVED))))
+    assert "nothing to draw on one axis: work in samples and in output tokens" in html
 
 
 def test_the_front_is_what_nothing_else_beats() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from make.kept import TRAINED
 from make.rows import row
-from seams.reports import latex, markdown
+from seams.analysis import Figure, Interval
+from seams.reports import figure_text, latex, markdown
 
 from wattdock.reports import draw, points_of
 from wattdock.reports.cells import DISTURBED
@@ -43,6 +46,17 @@ def test_tables_escape_what_markdown_and_latex_would_take_for_their_own() -> Non
     in_markdown, in_latex = r"a\|b_$c \input{d} next", r"a|b\_\$c \textbackslash{}input\{d\} next"
     assert f"| {in_markdown} |" in markdown(made)
     assert f"{in_latex} &" in latex(made)
+
+
+def test_the_caption_says_which_intervals_are_the_budgets(called: Called, tmp_path: Path) -> None:
+    """Those of J/unit, as those of J/output token; the table's cell holds the budget's interval."""
+    called("plot", "table", TRAINED, "-o", tmp_path / "table.md")
+    table = (tmp_path / "table.md").read_text()
+    for result in json.loads(called("show", TRAINED, "--json").stdout):
+        budget = result["budget"]
+        shown = figure_text(Figure(budget["energy_per_unit_j"], Interval(*budget["interval"])))
+        assert f"| {shown} | samples |" in table
+    assert "of J/output token and J/unit from the uncertainty budget, of others from how restarts differ" in table
 
 
 def test_a_result_that_others_disturbed_has_a_sign_and_a_note(tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def test_from_four_sizes_on_the_serial_share_of_either_law_is_told() -> None:
     assert setting.serial_shares == []
 
 
+def test_an_interrupted_result_is_told_to_be_resumed_where_that_can_be() -> None:
+    """A bundle holds no study to go on with."""
+    part = tensor(2).model_copy(update={"status": "interrupted"})
+    folder, bundled = (StoredResult(Path("b"), part, bundle) for bundle in (None, Path("x.tar")))
+    reasons = [scale([StoredResult(Path("a"), tensor(1)), left]).left_out["b"] for left in (folder, bundled)]
+    assert reasons == ["interrupted, finish with `wattdock run … --resume`", "interrupted"]
+
+
 def test_one_size_alone_has_its_figures_and_no_ratios(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

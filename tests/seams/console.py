@@ -9,7 +9,7 @@ from wattdock.console.forms import Form
 from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
 from wattdock.console.progress import JsonLines, Plain, describe
-from wattdock.console.reports import Width
+from wattdock.console.reports import Kind, Width
 from wattdock.console.views.comparisons import comparison_view
 from wattdock.console.views.results import results_view
 from wattdock.console.views.tables import tasks_view, whole_view
@@ -22,6 +22,7 @@ __all__ = [
     "SUB_APPS",
     "Form",
     "JsonLines",
+    "Kind",
     "Listing",
     "Plain",
     "SettingFlags",

@@ -71,10 +71,13 @@ def cost(
 
     Each rung says whether it was measured, by which factors it was not, and its 95 % interval. Nothing is stored.
     """
-
     laddered = flags.ladders()
     with open_results(named, output_dir, again=again) as rows:
-        show([laddered(row) for row in rows], as_json=as_json)
+        ladders = [laddered(row) for row in rows]
+    refused = [refusal for each in ladders if (refusal := each.no_joules)]
+    if len(refused) == len(ladders):
+        raise refused[0]
+    show(ladders, as_json=as_json)
 
 
 @with_flags

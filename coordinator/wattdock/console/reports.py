@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.filesize import decimal as size_text
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wattdock.imported import Imported
 
 Width = Literal["column", "page"]
+# What `plot` draws; a list, since charts take long to import.
+Kind = Literal["intervals", "pareto", "frontier", "scaling", "batch", "timeline", "table"]
 Page = Annotated[Path, typer.Option("--output", "-o", help="HTML file to write; an existing file is replaced.")]
 Figure = Annotated[
     Path, typer.Option("--output", "-o", help="File to write: .pdf, .svg or .png; for a table .md or .tex.")
@@ -57,19 +59,8 @@ def report(
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
 
 
-def _kind(kind: str) -> str:
-    """Refuse an unknown kind, which may be a result's name, before what else is missing."""
-    if kind != "table":
-        from wattdock.reports.charts import require_kind
-
-        require_kind(kind)
-    return kind
-
-
 def plot(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", callback=_kind, help="pareto, table, …; a wrong kind lists all.")
-    ],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(get_args(Kind))}.")],
     named: Named,
     output: Figure,
     width: Annotated[Width, typer.Option(help="Width on the page of a journal: 89 mm or 183 mm.")] = "column",

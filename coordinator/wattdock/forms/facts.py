@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError
 from wattdock.text import singular
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class Facts(NamedTuple):
         """Return the facts of a result.
 
         Raises:
-            StoreError: No joules per unit of work were measured.
+            ConfigError: No joules per unit of work were measured.
         """
         budget, energy, environment, done = result.budget, result.energy, result.environment, result.performance
         if not (budget and energy and energy.total_j and environment and done):
-            raise StoreError(f"{rungs.label}: no joules per unit of work were measured, which a form asks for")
+            raise rungs.no_joules or ConfigError(f"{rungs.label}: its speed or machine is not stored")
         return cls(result, budget, energy, environment, done, rungs)
 
     @property
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
         Of n requests in flight, such a start leaves the first n of a pass 1/n to n/n of their answers: (n + 1) ÷ 2n.
 
         Raises:
-            StoreError: Answers ended before their limits, which a staggered start shortened by an unknown part.
+            ConfigError: Answers ended before their limits, which a staggered start shortened by an unknown part.
         """
         done, work, passes = self.performance, self.result.config.workload, len(self.energy.passes)
         if not work.staggered_start:
@@ -71,7 +71,7 @@ class Facts(NamedTuple):
         mixes = self.result.procedure.mix if self.result.procedure else []
         if any(mix.ended_early or mix.aborted for mix in mixes):
             why = "answers ended early, and how far staggered_start shortened them is unknown"
-            raise StoreError(f"{self.rungs.label}: no tokens per request: {why}", "measure without staggered_start")
+            raise ConfigError(f"{self.rungs.label}: no tokens per request: {why}", "measure without staggered_start")
         first = min(work.batch_size, done.requests / passes)
         whole = done.requests - passes * first * (1 - 1 / work.batch_size) / 2
         # Shortened answers are whole tokens, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError
 from wattdock.forms.facts import Facts
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
     """Return the text of a result in a form; figures as they are stored, unrounded where the form is for programs.
 
     Raises:
-        ConfigError: There is no such form.
-        StoreError: As `Facts.of`, or the form is of requests and the result of a command.
+        ConfigError: There is no such form, the result lacks what it asks for, or a command's has no requests.
     """
     if kind not in FORMS:
         raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
     if kind in OF_REQUESTS and result.config.command is not None:
-        raise StoreError(f"{rungs.label}: {kind} takes results with requests, and a command has none")
+        others = ", ".join(form for form in FORMS if form not in OF_REQUESTS)
+        raise ConfigError(f"{rungs.label}: {kind} takes results with requests, a command has none", f"take {others}")
     written: str = import_module(f"wattdock.forms.{kind.replace('-', '_')}").written(Facts.of(result, rungs))
     return written

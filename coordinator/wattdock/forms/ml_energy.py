@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.config import Split
-from wattdock.errors import StoreError
+from wattdock.errors import ConfigError
 from wattdock.text import json_text
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def written(facts: Facts) -> str:
     """Return the file; interval, boundary and audit, which it has no fields for, stand under "wattdock".
 
     Raises:
-        StoreError: The result lacks a figure that the leaderboard's reader takes as a number.
+        ConfigError: The result lacks a figure that the leaderboard's reader takes as a number.
     """
     configuration = _configuration(facts)
     if lacking := [name for name, value in configuration.items() if value is None]:
-        raise StoreError(
+        raise ConfigError(
             f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here",
             "if an older wattdock measured, write the form with --again" if "architecture" in lacking else "",
         )

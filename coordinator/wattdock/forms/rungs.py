@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
 from wattdock.errors import ConfigError
-from wattdock.text import from_json
+from wattdock.text import from_json, singular
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
@@ -174,14 +174,20 @@ class Ladder:
     audit: str
     rungs: list[Rung]
 
+    @property
+    def no_joules(self) -> ConfigError | None:
+        """The refusal of a result without joules, with the reason; None where joules were measured."""
+        what = f"{self.label}: no joules per {singular(self.work)} ({self.rungs[0].found})"
+        remedy = "name a result that has joules, or measure where `wattdock doctor` finds a meter"
+        return ConfigError(what, remedy) if self.rungs[0].value is None else None
+
 
 def ladder(result: ExperimentResult, factors: Factors) -> Ladder:
     """Return what a million units of a result's work take, as far as it was measured or factors are named."""
-    work = result.budget.unit if result.budget else "units"
     audit = result.audit.summary if result.audit else "not audited"
     if result.status != "ok":
         audit = f"{result.status}; {audit}"
-    return Ladder(result.config.label, work, audit, list(_rungs(result, factors)))
+    return Ladder(result.config.label, result.config.unit, audit, list(_rungs(result, factors)))
 
 
 def _rungs(result: ExperimentResult, factors: Factors) -> Iterator[Rung]:
@@ -212,7 +218,7 @@ def _boards(result: ExperimentResult) -> Rung:
     budget, energy = result.budget, result.energy
     name = "module" if energy and energy.energy_boundary == "module" else "boards"
     if not budget or not energy:
-        return Rung(name, "unknown", (energy and energy.reason) or "no joules per unit of work")
+        return Rung(name, "unknown", (energy and energy.reason) or "no work was counted")
     kwh = UNITS / J_PER_KWH
     low, high = (end * kwh for end in budget.interval) if budget.interval else (None, None)
     known = ", whose gain is not in the interval" if budget.interval else f"; no interval: {budget.reason}"

@@ -7,12 +7,13 @@ Sizes, fonts and colours of text belong to whoever renders it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.errors import Cause, ConfigError
+from wattdock.reports.cells import marked
 from wattdock.reports.chart_data import efficient, pareto_front, points_of, timelines, why_no_joules
 from wattdock.reports.encodings import (
     DASHES,
@@ -32,8 +33,9 @@ from wattdock.reports.encodings import (
     wrapped,
     zoom,
 )
+from wattdock.reports.scaling import SINGLE_GPU, scale
 from wattdock.reports.timeline_chart import TimelineDrawing, timeline_chart
-from wattdock.reports.wording import boundaries, quantity_text, unit_of
+from wattdock.reports.wording import boundaries, quantity_text
 from wattdock.store import COLUMNS
 from wattdock.text import listed
 
@@ -60,12 +62,21 @@ ROW_HEIGHT = 26
 NAME_WIDTH, LINE_HEIGHT = 20, 14
 
 
+# A figure over a quantity: its label, its series, the quantity, joules per unit of work and units per second.
+Mark: TypeAlias = tuple[str, tuple[str, str], int, statistics.Figure | None, statistics.Figure | None]
+
+
 def intervals(points: Sequence[Point]) -> Chart:
     """Return each result's figure with its interval: joules per token, or tokens/s where no result has joules."""
-    unit, name, drawn_quantity = _units_per_s(points), "tokens_per_s", statistics.SPEED
+    joules, unit = _axes(points)
+    name, drawn_quantity = "tokens_per_s", statistics.SPEED
     if any(point.j_per_token for point in points):
-        unit, name, drawn_quantity = _j_per_unit(points), "j_per_token", statistics.ENERGY
-    drawn_points = _few_enough([point for point in points if getattr(point, name)], "no result has a figure")
+        unit, name, drawn_quantity = joules, "j_per_token", statistics.ENERGY
+    drawn_points = [point for point in points if getattr(point, name)]
+    _require(drawn_points, "no result has a figure")
+    if (count := len(drawn_points)) > MOST_ROWS:
+        what = f"nothing to draw: {count} results are too many for one chart, {MOST_ROWS} the most"
+        raise ConfigError(what, cause=Cause.TOO_LARGE)
     rows = [_identity(point) | with_ends(unit, getattr(point, name)) for point in drawn_points]
     restarts: Rows = [
         {"experiment": point.label, "restart": number, unit: value}
@@ -85,8 +96,8 @@ def intervals(points: Sequence[Point]) -> Chart:
     )
     return marks.properties(
         height=height,
-        description="Strokes are restarts. Bars are 95 % intervals from how they differ; fewer than three are too few "
-        "for one. Hollow: may not be published.",
+        description="Strokes are restarts. Bars are 95 % intervals, of joules from the uncertainty budget, of speeds "
+        "from how restarts differ; fewer than three are too few for one. Hollow: may not be published.",
     )
 
 
@@ -102,7 +113,7 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     drawn_points = [point for point in points if point.j_per_token and point.tokens_per_s]
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
-    unit, speed = _j_per_unit(points), _units_per_s(points)
+    unit, speed = _axes(points)
     unbeaten = {point.label for point in pareto_front(drawn_points)}
     rows = [
         _identity(point)
@@ -127,7 +138,7 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     drawn = _against(speed, unit, rows, series, log_x=log, dash=dash)
     return drawn.properties(
         params=[zoom(["x", "y"], ["dots"])],
-        description="Each figure is a sum over all passes ÷ a sum; lower right is better. A grey line joins what no "
+        description="Bars are 95 % intervals; lower right is better. A grey line joins what no "
         "other result of its model beats in both. Hollow: may not be published.",
     )
 
@@ -136,7 +147,7 @@ def frontier(points: Sequence[Point]) -> Chart:
     """Return joules per correct answer and per output token against the score, with what nothing is shown to beat."""
     drawn_points = [point for point in points if point.score and point.j_per_correct and point.j_per_token]
     _require(drawn_points, f"no result has both scores (quality:) and joules ({why_no_joules(points)})")
-    unit, panels = _j_per_unit(points), list[Chart]()
+    (unit, _), panels = _axes(points), list[Chart]()
     costs: dict[str, Callable[[Point], statistics.Figure | None]] = {
         COLUMNS["energy_per_correct_j"].heading: lambda point: point.j_per_correct,
         unit: lambda point: point.j_per_token,
@@ -182,18 +193,40 @@ def _against(
 
 
 def scaling(points: Sequence[Point]) -> Chart:
-    """Return how cost and speed change with the number of GPUs."""
-    return _over(
-        points,
-        "GPUs used",
-        lambda point: point.row.gpu_count or 0,
-        lambda point: f"batch {point.row.batch_size}" if point.row.batch_size else point.row.model,
-    )
+    """Return how cost and speed change with the number of GPUs: the curves of `wattdock scaling`, and no other."""
+    found = scale([point.stored for point in points])
+    drawn = []
+    # A legend has room for the parts of settings' names that differ.
+    parts = [setting.name.split(", ") for setting in found.settings]
+    names = [", ".join(part for part in own if any(part not in other for other in parts)) for own in parts]
+    for at, setting in enumerate(found.settings):
+        name = f"{names[at]} setting {at + 1}".strip() if names.count(names[at]) > 1 else names[at]
+        backend = setting.points[0].stored[0].result.config.backend
+        for kind, curve in (setting.curves or {SINGLE_GPU: [*setting.points]}).items():
+            series = backend, f"{name}, {kind}".removeprefix(f"{backend} ").removeprefix(", ")
+            for split in curve:
+                label = marked(f"{name}, {split.split}".removeprefix(", "), split.disturbed)
+                drawn.append((label, series, split.gpus, split.j_per_token, split.tokens_per_s))
+    alone = all(len(setting.points) == 1 for setting in found.settings)
+    used = [point for point in points if point.stored.folder.name not in found.left_out]
+    left_out = listed([f"{name} ({reason})" for name, reason in found.left_out.items()])
+    note = f"Lines join splits of one kind, as `wattdock scaling` does{f'; left out: {left_out}' * bool(left_out)}."
+    return _over(drawn, used, "GPUs used", fewest=2 if alone else 1).properties(description=note)
 
 
 def batch(points: Sequence[Point]) -> Chart:
     """Return how cost and speed change with the number of requests in flight."""
-    return _over(points, "requests in flight", lambda point: point.row.batch_size or 0, lambda point: point.gpus_text)
+    measured = [point for point in points if point.tokens_per_s]
+    models = len({point.row.model for point in measured}) > 1
+    drawn = [
+        (point.label, (point.row.backend, other), point.row.batch_size or 0, point.j_per_token, point.tokens_per_s)
+        for point in measured
+        for other in [f"{point.row.model}, {point.gpus_text}" if models else point.gpus_text]
+    ]
+    return _over(drawn, measured, "requests in flight").properties(
+        description="Lines join results of one model and backend that differ in this quantity; other settings may "
+        "differ too, which the summary tells."
+    )
 
 
 def timeline(points: Sequence[Point]) -> Chart:
@@ -237,41 +270,39 @@ CHARTS: Mapping[str, Kind] = {
 }
 
 
-def require_kind(kind: str) -> None:
-    """Raise ConfigError unless `plot` knows this kind."""
-    if kind not in (kinds := [*CHARTS, "table"]):
-        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(kinds)}", cause=Cause.UNKNOWN_SETTING)
-
-
 def chart(kind: str, results: Sequence[StoredResult], beside: Sequence[Imported] = ()) -> Chart:
     """Return one kind of chart of results, and of rows that others published beside them.
 
     Raises:
         ConfigError: There is no such kind, these results have nothing to draw of it, or it shows no rows of others.
     """
-    require_kind(kind)
     if beside and (kind != "pareto" or any(stored.row.unit for stored in results)):
         raise ConfigError(f"{kind}: others' rows tell joules and speed of output tokens only", "plot pareto of engines")
+    if kind not in CHARTS:
+        raise ConfigError(f"unknown kind {kind!r}", f"valid: {', '.join(CHARTS)}", cause=Cause.UNKNOWN_SETTING)
     return pareto(points_of(results), beside) if beside else CHARTS[kind].draw(points_of(results))
 
 
-def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shared: Callable[[Point], str]) -> Chart:
-    """Return joules per token above tokens per second, or the latter alone, over one quantity."""
-    drawn_points = sorted((point for point in points if point.tokens_per_s), key=x_of)
-    counts = sorted({x_of(point) for point in drawn_points})
-    if len(counts) < 2:
-        raise ConfigError(f"nothing to draw: all results have the same number of {unit}")
-    joules, speed = _j_per_unit(points), _units_per_s(points)
-    models = len({point.row.model for point in drawn_points}) > 1
-    others = [dict.fromkeys([p.row.model, shared(p)] if models else [shared(p)]) for p in drawn_points]
-    series = [(p.row.backend, ", ".join(other)) for p, other in zip(drawn_points, others, strict=True)]
+def _over(marks: Sequence[Mark], points: Sequence[Point], unit: str, *, fewest: int = 2) -> Chart:
+    """Return joules per token above tokens per second, or the latter alone, over one quantity.
+
+    Args:
+        points: The results behind the marks.
+        fewest: Values of the quantity below which there is nothing to draw.
+    """
+    marks = sorted(marks, key=lambda mark: mark[2])
+    counts = sorted({at for _, _, at, *_ in marks})
+    if len(counts) < fewest:
+        raise ConfigError(f"nothing to draw: all results have the same number of {unit}", cause=Cause.EMPTY)
+    joules, speed = _axes(points)
     rows: Rows = [
-        {"experiment": p.label, "series": series_name(*of_point), unit: x_of(p)}
-        | with_ends(joules, p.j_per_token)
-        | with_ends(speed, p.tokens_per_s)
-        for p, of_point in zip(drawn_points, series, strict=True)
+        {"experiment": label, "series": series_name(*series), unit: at}
+        | with_ends(joules, joules_at)
+        | with_ends(speed, speed_at)
+        for label, series, at, joules_at, speed_at in marks
     ]
-    channels, has_joules = series_channels(series), any(point.j_per_token for point in drawn_points)
+    channels = series_channels([series for _, series, *_ in marks])
+    has_joules = any(joules_at for *_, joules_at, _ in marks)
     panels = []
     for figure in [joules, speed] if has_joules else [speed]:
         axis = shared_axis(unit, last=figure is speed, values=counts, format="d", grid=False)
@@ -284,24 +315,15 @@ def _over(points: Sequence[Point], unit: str, x_of: Callable[[Point], int], shar
         lines = base.mark_line(strokeWidth=1.3).encode(strokeDash=channels["strokeDash"])
         dots = base.mark_point().encode(shape=channels["shape"])
         panels.append(alt.layer(*interval_bars(base, "y", figure), lines, dots, *disturbed_signs(base)))
-    return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush").properties(
-        description="Each figure is a sum over all passes ÷ a sum. Lines join results of one model and backend that "
-        "differ in this quantity; other settings may differ too, which the summary tells."
-    )
+    return alt.vconcat(*panels, data=alt.InlineData(values=tuple(rows)), bounds="flush")
 
 
-def _covered(points: Sequence[Point]) -> str:
-    """Return what the results' joules cover."""
-    return " and ".join(boundaries(point.result for point in points))
-
-
-def _j_per_unit(points: Sequence[Point]) -> str:
-    unit = unit_of(point.result for point in points)
-    return f"{quantity_text(statistics.ENERGY, unit)} ({_covered(points)})"
-
-
-def _units_per_s(points: Sequence[Point]) -> str:
-    return quantity_text(statistics.SPEED, unit_of(point.result for point in points))
+def _axes(points: Sequence[Point]) -> tuple[str, str]:
+    """Return the axes' names of joules per unit of work and of units per second; refuse several units on one axis."""
+    if len(units := dict.fromkeys(point.result.config.unit for point in points)) > 1:
+        raise ConfigError(f"nothing to draw on one axis: work in {' and in '.join(units)}", "name results of one unit")
+    unit, covered = "".join(units), " and ".join(boundaries(point.result for point in points))
+    return f"{quantity_text(statistics.ENERGY, unit)} ({covered})", quantity_text(statistics.SPEED, unit)
 
 
 def _dots(base: Chart, series: Sequence[tuple[str, str]]) -> Chart:
@@ -338,14 +360,6 @@ def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     order = alt.Scale(domain=[point.label for point in points])
     y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)
     return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
-
-
-def _few_enough(points: list[Point], otherwise: str) -> list[Point]:
-    _require(points, otherwise)
-    if len(points) > MOST_ROWS:
-        what = f"nothing to draw: {len(points)} results are too many for one chart, {MOST_ROWS} the most"
-        raise ConfigError(what, cause=Cause.TOO_LARGE)
-    return points
 
 
 def _require(points: object, otherwise: str) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
+from wattdock.errors import ConfigError
 from wattdock.reports.boards import over_boards, pools
 from wattdock.reports.pairs import QUANTITIES, Pair, matched, tested
 from wattdock.reports.regression import Regression, judged
 from wattdock.reports.sessions import NO_TEST, ONE_SESSION, arms_of, sessions_among
-from wattdock.reports.wording import cut_text, quantity_text, unit_of
+from wattdock.reports.wording import cut_text, quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,8 @@ METHOD = (
 )
 AS_DECLARED = f", sessions taken to differ by {statistics.BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
+# Beginnings of names of conditions that make another work, whose joules are another figure.
+THE_WORK = ("model", "weights", "setting: model.", "setting: workload.")
 OPEN = "the interval reaches over the margin; more restarts make it narrower"
 
 
@@ -90,8 +93,9 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What the work of all pairs is counted in, in the plural."""
-        return unit_of(row.result for pair in self.pairs for row in pair.rows)
+        """What the work of all pairs is counted in, in the plural; "units" where pairs differ."""
+        units = {row.result.config.unit for pair in self.pairs for row in pair.rows}
+        return units.pop() if len(units) == 1 else "units"
 
     @property
     def quality_lines(self) -> list[str]:
@@ -150,6 +154,9 @@ def compare(
         allowed: Regression to judge, 0.03 for 3 %.
         margin: Difference within which both are equivalent, 0.05 for 5 %.
         score_margin: Largest fall of a score that does not matter, 0.02 for two points of a hundred.
+
+    Raises:
+        ConfigError: A pair's sides count their work in different units.
     """
     session_of = sessions_among([*first, *second])
     arms = [arms_of(side, session_of) for side in (first, second)]
@@ -160,6 +167,10 @@ def compare(
     in_a = ExperimentResult.labels([a.result for a, *_ in matches])
     in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
     names = [a if a == b else place or f"{a} / {b}" for (_, _, place), a, b in zip(matches, in_a, in_b, strict=True)]
+    for a, b, _ in matches:
+        if a.result.config.unit != b.result.config.unit:
+            what = f"{a.place} counts {a.result.config.unit}, {b.place} {b.result.config.unit}"
+            raise ConfigError(what, "name one of each that do the same work, as STUDY:EXPERIMENT")
     tests = [tested(results, quantity, margin, session_of) for quantity in QUANTITIES]
     pairs = tuple(
         Pair(
@@ -192,10 +203,11 @@ def compare(
 
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
-    """Return everything recorded that differs within pairs, the commonest first."""
+    """Return everything recorded that differs within pairs: first what makes the work another, then the commonest."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
         a, b = (row.result.conditions for row in pair.rows)
         texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
         counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
-    return [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
+    found = [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
+    return sorted(found, key=lambda difference: not difference.name.startswith(THE_WORK))

@@ -199,7 +199,7 @@ def _charts(points: Sequence[Point]) -> list[dict[str, Any]]:
         try:
             chart = kind.draw(points)
         except ConfigError as error:
-            if error.cause == Cause.TOO_LARGE:
+            if error.cause != Cause.EMPTY:
                 charts.append(entry | {"note": f"{error}."})
             continue
         charts.append(entry | {"note": chart.description, "spec": _spec(chart)})

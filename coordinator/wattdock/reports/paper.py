@@ -51,8 +51,8 @@ CONFIG: dict[str, Any] = {
 PRINTED = TABLES["paper"]
 HEADINGS = headings(PRINTED)
 NOTE = (
-    "Intervals [low, high] are of 95 %: of J/output token from its uncertainty budget, of others from how restarts "
-    "differ; without one there were fewer than three restarts."
+    "Intervals [low, high] are of 95 %: of J/output token and J/unit from the uncertainty budget, of others from how "
+    "restarts differ; without one there were fewer than three restarts."
 )
 BOARDS_NOTE = "Each row is of 1 board (or set of boards); its interval says nothing of the model's other boards."
 # Characters with a meaning in LaTeX.
@@ -74,7 +74,7 @@ def draw(
     """Write one kind of chart, or the table, of results into a file; replaces what is there.
 
     Returns:
-        What its caption has to say of signs in it; empty where it has none.
+        What its caption has to say of signs in it and of results left out; empty where it has none.
 
     Args:
         kind: One of `charts.CHARTS`, or "table".
@@ -90,6 +90,7 @@ def draw(
     if file.suffix not in formats:
         remedy = "; `wattdock results export --csv` writes CSV" if file.suffix == ".csv" else ""
         raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", f"name such a file with -o{remedy}")
+    note = ""
     if kind == "table" and not beside:
         # A file of text is shown on a terminal as often as not.
         content = harmless(FORMS[file.suffix](points)).encode()
@@ -102,6 +103,8 @@ def draw(
         # Altair would hold every row of data against its schema at each step.
         with debug_mode(False):
             spec = _drawable(chart(kind, rows, beside).to_dict(validate=False))
+        # Only this chart leaves out results that have figures.
+        note = spec["description"] if kind == "scaling" else ""
         svg = _svg_of(spec, WIDTHS[width])
         if file.suffix == ".svg":
             content = svg.encode()
@@ -111,7 +114,8 @@ def draw(
             content = vlc.svg_to_png(svg, scale=PIXELS_PER_INCH / 72)
     write_output(file, content, "-o")
     origins = ", ".join(dict.fromkeys(row.origin for row in beside))
-    return "; ".join(filter(None, (disturbed_note(points), origins and f"imported from {origins}, by others' account")))
+    imported = origins and f"imported from {origins}, by others' account"
+    return "; ".join(filter(None, (disturbed_note(points), note, imported)))
 
 
 def _drawable(part: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, conditions, statistics
 from wattdock.config import Split
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.reports.cells import figure_text
 from wattdock.reports.pairs import SIGNIFICANCE
 from wattdock.reports.sessions import ONE_SESSION, Outcome, apart, by_session, outcome, sessions_among, unshown
@@ -241,7 +241,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
         [(reason, count)] = Counter(left_out.values()).most_common(1)
-        raise ConfigError(f"none of {len(rows)} results can be compared; {count} of them: {reason}")
+        raise ConfigError(f"none of {len(rows)} results can be compared; {count}: {reason}", cause=Cause.EMPTY)
     groups = [list(group) for _, group in groupby(usable, key=lambda member: member.common)]
     method = METHOD.format(covered=" and ".join(boundaries(member.result for member in usable)))
     return Scaling(tuple(map(_setting, groups)), left_out, method)
@@ -253,12 +253,13 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     environment, work = members[0].environment, members[0].result.config.workload
     dtype = environment.runner.engine_args.get("dtype")
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
-    parts = [environment.model.name, engine, *([str(dtype)] if dtype else [])]
     gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
     lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
-    name = ", ".join([*parts, gpus, f"batch {work.batch_size}", f"{lengths}{work.max_output_tokens} out"])
+    parts = [environment.model.name, engine, *([str(dtype)] if dtype else []), gpus, f"batch {work.batch_size}"]
+    name = ", ".join([*parts, f"{lengths}{work.max_output_tokens} out"])
     if config.command:
-        name = f"{config.label}, {gpus}"
+        words = [member.result.config.label.split() for member in members]
+        name = f"{' '.join(word for word in words[0] if all(word in each for each in words)) or config.label}, {gpus}"
     setting = Setting(name, config.unit, tuple(points), optimum(points, config.unit))
     firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
     relative = (_relative(point, firsts[id(point)]) if id(point) in firsts else point for point in points)
@@ -269,7 +270,7 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
     """Return a result that can be on a curve, or why it cannot."""
     result = stored.result
     if result.status == "interrupted":
-        return "interrupted; finish with `wattdock run … --resume`"
+        return "interrupted" + ("" if stored.bundle else ", finish with `wattdock run … --resume`")
     if result.status != "ok":
         return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
     if result.environment is None or result.performance is None or result.energy is None:

@@ -19,7 +19,6 @@ __all__ = [
     "no_joules_text",
     "power_profile_text",
     "quantity_text",
-    "unit_of",
 ]
 
 # Statuses of checks, the worst first.
@@ -31,12 +30,6 @@ def quantity_text(quantity: str, unit: str) -> str:
     """Return the heading of J per unit, or of units per second: "J/output token", "samples/s"."""
     headings = {statistics.ENERGY: f"J/{singular(unit)}", statistics.SPEED: f"{unit}/s"}
     return headings.get(quantity) or COLUMNS[quantity].heading
-
-
-def unit_of(results: Iterable[ExperimentResult]) -> str:
-    """Return what the work of results is counted in, in the plural; "units" where they differ."""
-    units = {result.config.unit for result in results}
-    return units.pop() if len(units) == 1 else "units"
 
 
 def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:

@@ -64,22 +64,14 @@ def _differences_view(compared: Comparison) -> View:
     if not compared.differs_in:
         yield "nothing else that was recorded differs"
         return
-    listed = [
-        difference
-        for difference in compared.differs_in
-        if not difference.name.startswith((conditions.ENGINE, conditions.PACKAGE))
-        or conditions.ABSENT not in (difference.a, difference.b)
-    ][:MOST_DIFFERENCES]
     rows = [
-        (
-            difference.name,
-            *excerpts_at_difference((difference.a, difference.b)),
-            f"{difference.pairs} of {len(compared.pairs)}",
-        )
-        for difference in listed
-    ]
+        (each.name, *excerpts_at_difference((each.a, each.b)), f"{each.pairs} of {len(compared.pairs)}")
+        for each in compared.differs_in
+        if conditions.ABSENT not in (each.a, each.b)
+        or not each.name.startswith((conditions.ENGINE, conditions.PACKAGE))
+    ][:MOST_DIFFERENCES]
     yield Listing(("", "A", "B", "pairs"), rows, "What else differs")
-    if more := len(compared.differs_in) - len(listed):
+    if more := len(compared.differs_in) - len(rows):
         yield f"and {more} more, most of them engine arguments and packages; --json has them all"
 
 

@@ -63,24 +63,17 @@ def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str
 
 def ladders_view(ladders: Sequence[Ladder]) -> View:
     """Yield the rungs of each result, for a million units of its work."""
-    for each in ladders:
+    for ladder in ladders:
+        if ladder.no_joules:
+            yield ladder.no_joules.what
+            continue
         rows = [
-            (
-                rung.name,
-                number(rung.value),
-                rung.unit or NOTHING,
-                rung.interval or NOTHING,
-                rung.state,
-                rung.found,
-            )
-            for rung in each.rungs
+            (rung.name, number(rung.value), rung.unit or NOTHING, rung.interval or NOTHING, rung.state, rung.found)
+            for rung in ladder.rungs
         ]
-        yield Listing(
-            ("", "figure", "unit", "95 % interval", "state", SENTENCES),
-            rows,
-            f"{each.label}: for a million {each.work}",
-        )
-        yield f"audit: {each.audit}"
+        columns = ("", "figure", "unit", "95 % interval", "state", SENTENCES)
+        yield Listing(columns, rows, f"{ladder.label}: for a million {ladder.work}")
+        yield f"audit: {ladder.audit}"
     if ladders:
         yield "a factor without ± is taken as exact; the gain of the boards' sensors is in no interval"
 
