@@ -80,7 +80,7 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
     declared: dict[str, float] = {}
     try:
         instants = Instants.of(run_pass)
-        edges_ns = _edges(run_pass, instants, start_ns, end_ns, in_rounds=measured.config.workload.has_rounds)
+        edges_ns = _edges(run_pass, instants if measured.config.workload.has_rounds else None, start_ns, end_ns)
         work, declared = _work(run_pass, instants, edges_ns), _declared(measured, run_pass)
     except NoWindowError:
         if figure.window == "marked":
@@ -112,24 +112,18 @@ def _lead_in_s(measured: Measured, restart: RestartRecord, before: Span) -> floa
     return before.duration_s * min(percent, default=0.0) / 100
 
 
-def _edges(
-    run_pass: PassRecord, instants: Instants | None, start_ns: int, end_ns: int, *, in_rounds: bool = False
-) -> list[int]:
+def _edges(run_pass: PassRecord, rounds: Instants | None, start_ns: int, end_ns: int) -> list[int]:
     """Return the edges of about equal blocks: whole rounds, or whole steps, so that each holds its tokens' joules.
 
     Every block has a token.
     """
-    in_steps_ns = step_ends(run_pass, start_ns, end_ns)
-    inside_ns = instants.submitted[instants.round_starts()] if instants and in_rounds else in_steps_ns
+    inside_ns = rounds.submitted[rounds.round_starts()] if rounds else step_ends(run_pass, start_ns, end_ns)
     inside_ns = inside_ns[(inside_ns > start_ns) & (inside_ns < end_ns)]
-    wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
-    if not len(inside_ns) or not len(wanted_ns):
+    if not len(inside_ns):
         return [start_ns, end_ns]
-    after = (
-        np.searchsorted(inside_ns, wanted_ns).clip(1, len(inside_ns) - 1) if len(inside_ns) > 1 else np.zeros(1, int)
-    )
-    is_before = wanted_ns - inside_ns[after - 1] < inside_ns[after] - wanted_ns if len(inside_ns) > 1 else after
-    edges_ns = [start_ns, *map(int, np.unique(inside_ns[after - is_before])), end_ns]
+    wanted_ns = np.linspace(start_ns, end_ns, max(1, round((end_ns - start_ns) / NS_PER_S / BLOCK_S)) + 1)[1:-1]
+    nearest_ns = inside_ns[np.searchsorted((inside_ns[1:] + inside_ns[:-1]) / 2, wanted_ns)]
+    edges_ns = [start_ns, *np.unique(nearest_ns).tolist(), end_ns]
     kept_ns = [start_ns]
     for edge_ns in edges_ns[1:-1]:
         if tokens_in(run_pass, [kept_ns[-1], edge_ns])[0] and tokens_in(run_pass, [edge_ns, end_ns])[0]:
