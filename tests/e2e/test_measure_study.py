@@ -111,7 +111,7 @@ def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None
     assert all(text in scaled for text in ("steps/s", "J/step", "2 GPUs", "J/step; next is")), scaled
     assert "J/step" in compared
     assert "token" not in (scaled + compared).replace("prompts, and leave out", "")
-    for kind, has in (("pareto", "measure, sh -c"), ("scaling", "measure, sh -c")):
+    for kind, has in (("pareto", "measure, sh -c"), ("scaling", "measure, steps=4")):
         wattdock("plot", kind, *folders, "-o", f"{kind}.svg")
         drawn = (wattdock.folder / f"{kind}.svg").read_text()
         assert (has in drawn, ">None" in drawn, "none" in drawn.replace('"none"', "").replace(": none", "")) == (
