@@ -90,8 +90,7 @@ class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
-        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; null where a pass lacks it,
-            or nothing counted the unit.
+        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; null if unknown.
         cached_prompt_share: Share of the prompt tokens that a prefix cache served, 0 to 1.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.

@@ -58,8 +58,7 @@ class Work(Stored):
 
     Attributes:
         unit: In the plural: output tokens, or what a command's script counts.
-        count: Over all restarts, in the headline's window; null where one has none, or nothing counted the unit.
-        reason: Why `count` is null.
+        count: Over all restarts, in the headline's window; null where nothing counted it; `reason` says why.
         others: Further kinds of work of a command over its whole runs, by unit.
         late: How many of the unit were marked after the headline's window, in which their joules may be.
         marked: Spans that a command marked, the first one first.

@@ -219,8 +219,7 @@ def _require_room(
         # Where the weights alone exceed it, no workload helps.
         less = "lower batch_size, or take" if estimate.weights < memory_bytes else "take weights in fewer bits (dtype),"
         less += f" a smaller model or {'a machine with more memory' if on_host else 'larger GPUs'}"
-        cache = f", {estimate.certain / GB:.1f} GB with keys and values of {requests.count} requests of "
-        cache += f"{requests.context_tokens:,} tokens,"
+        cache = f", {estimate.certain / GB:.1f} GB with {requests.count} requests of {requests.context_tokens:,} tokens"
         raise PreflightError(
             f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{cache * requests.certain} "
             f"exceed the {memory_bytes / GB:.1f} GB that {place}",

@@ -155,8 +155,7 @@ class RunnerProcess(LaunchedRunner):
                 # A keeper that was itself killed: its death killed the runner, but not the runner's group.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     end_group(self.pid)
-                code = self._keeper.returncode
-                reason = f"was killed as its keeper ended with code {code}: by a person, or for lack of memory"
+                reason = f"was killed as its keeper ended with code {self._keeper.returncode} (out of memory?)"
             self._exit_reason = reason
             self._close()
         return self._exit_reason
