@@ -66,16 +66,21 @@ def singular(plural: str) -> str:
     return words.removesuffix("es") if words.endswith(("ches", "shes", "sses", "xes")) else words.removesuffix("s")
 
 
+def amount(count: int | None, unit: str) -> str:
+    """Return "1 run", "1,920 samples", "unknown steps" of a unit in the plural."""
+    return f"{'unknown' if count is None else f'{count:,}'} {singular(unit) if count == 1 else unit}"
+
+
 def expected(mistake: Mapping[str, Any]) -> str | None:
     """Return what to write instead, such as "write 1 or more"; None for a mistake that pydantic words well itself."""
     wanted = EXPECTED.get(mistake["type"])
     return f"write {wanted.format(**mistake.get('ctx', {}))}" if wanted else None
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of the names, ignoring case, or None where none is similar."""
+def nearest(name: str, names: Iterable[str], *, cutoff: float = SIMILARITY_CUTOFF) -> str | None:
+    """Return the most similar of the names, ignoring case, or None where none is similar (difflib's ratio)."""
     by_lower = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=SIMILARITY_CUTOFF)
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=cutoff)
     return by_lower[near[0]] if near else None
 
 

@@ -199,6 +199,20 @@ def test_a_flag_that_no_experiment_takes_is_refused_with_what_to_write(setting: 
     assert "did you mean 'fleet'" not in str(caught.value)
 
 
+@pytest.mark.parametrize("gpus", [{"count": 1}, [0]])
+def test_a_flag_for_the_cpu_wins_over_gpus_of_the_file_and_nothing_else_does(gpus: object) -> None:
+    """A message advises it; what one person writes twice stays a contradiction."""
+    written = {"defaults": {"gpus": gpus, "model": "shape:tiny-llama"}, "experiments": [{}, {"gpus": {"count": 2}}]}
+
+    def chosen(flags: dict[str, Any]) -> list[object]:
+        return [config.gpus for config in load_study(written, flags).experiments]
+
+    assert chosen({"accelerator": "cpu"}) == ["auto"]
+    for flags in ({"accelerator": "cuda"}, dict[str, Any]()):
+        assert len(chosen(flags)) == 2
+    assert "auto" not in chosen({"accelerator": "cpu", "gpus": {"count": 3}})
+
+
 def test_flags_win_over_experiments_which_win_over_defaults(tmp_path: Path) -> None:
     """Each layer overrides single settings of the one below, not whole sections."""
     (tmp_path / "x.yaml").write_text(

@@ -227,6 +227,19 @@ def test_a_bad_file_is_refused_with_its_line(called: Called, text: str, words: t
     assert_one_clear_line(called("run", "x.yaml"), CONFIG, *words)
 
 
+def test_a_missing_file_is_told_near_names_only(called: Called) -> None:
+    """What merely ends alike, and what stands in the place of a folder, is another study."""
+    for name in ("tiny.yaml", "first.yaml", "ablation.yml"):
+        Path(name).write_text("backend: fake\n")
+    Path("dir.yaml").mkdir()
+    for name, said in (
+        ("missing.yaml", "missing.yaml: No such file or directory; name a YAML file"),
+        ("ablatoin.yaml", "ablatoin.yaml: No such file or directory; did you mean 'ablation.yml'?"),
+        ("dir.yaml", "dir.yaml: is not a regular file; name a YAML file"),
+    ):
+        assert_one_clear_line(called("plan", name), CONFIG, said)
+
+
 def test_points_that_cannot_be_are_refused_before_anything_is_measured(called: Called) -> None:
     """Neither `plan` nor `run` begins."""
     defaults = {"backend": "fake", "model": "shape:tiny-llama"}

@@ -187,6 +187,8 @@ def spoil(folder: Path, kind: str) -> None:
         text = json.loads(file.read_text())
         text["config"]["workload"]["batch"] = 2
         file.write_text(json.dumps(text))
+    elif kind == "gone":
+        timeline.unlink()
     elif kind == "column":
         table = pq.ParquetFile(timeline).read()
         names = [name.replace("value", "Value") for name in table.column_names]
@@ -208,6 +210,7 @@ def spoil(folder: Path, kind: str) -> None:
             ("bundle create a", "show a", "scaling a", "plot batch a -o b.svg"),
         ),
         ("requests", "does not hold what was measured", ("show a --again",)),
+        ("gone", "measured (timeline.parquet: No such file or directory)", ("show a --again",)),
         ("column", "restarts/0 does not hold what was measured", ("show a --again",)),
     ],
 )

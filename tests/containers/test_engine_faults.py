@@ -211,4 +211,4 @@ def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
     with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
         with ThreadPoolExecutor(cleaners) as pool:
             assert all(cleaned.result() for cleaned in [pool.submit(clean) for _ in range(cleaners)])
-        assert runner.exit_reason() == "its container was removed by somebody else"
+        assert runner.exit_reason() == "lost its container, which somebody else removed"

@@ -78,7 +78,7 @@ def test_an_image_that_is_not_there_is_not_pulled_but_named(in_containers: InCon
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGKILL, "the runner died during a pass: killed by SIGKILL"), (signal.SIGSTOP, "silent for too long")],
+    [(signal.SIGKILL, "the runner died during a pass: was killed by SIGKILL"), (signal.SIGSTOP, "silent for too long")],
 )
 def test_a_runner_that_is_killed_or_stopped_fails_its_row_and_the_next_runs(
     number: signal.Signals, words: str, in_containers: InContainers

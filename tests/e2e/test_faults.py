@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from command import Command
 
 CONFIG, PREFLIGHT, LAUNCH, RUNNER, METER, INTERRUPTED = 2, 3, 4, 5, 6, 130
+OWN_SOCKET = "unix:///var/run/docker.sock"
 # Long enough to be interrupted in; each step of the fake engine takes this long.
 SLOW = ("--set", "fake.step_s=0.05", "--max-output-tokens", "400")
 
@@ -39,6 +40,15 @@ def test_what_this_user_may_not_read_or_write_is_refused(wattdock: Command) -> N
     one_line(done, PREFLIGHT, "model.safetensors", "Permission denied")
     done = wattdock("run", *SMALL, "--output-dir", "/usr/results")
     one_line(done, PREFLIGHT, "/usr/results", "--output-dir")
+    # What lies in this folder cannot even be asked after.
+    (wattdock.folder / "closed").mkdir(0)
+    said = f"cannot write to closed/x: no permission to write in {wattdock.folder}/closed; choose another folder with"
+    for words in (("run", *SMALL), ("plan", *SMALL), ("measure", "--", "true")):
+        options = ("--output-dir", "closed/x")
+        done = wattdock(words[0], *options, *words[1:])
+        one_line(done, PREFLIGHT, said)
+    on_file = wattdock("plan", *SMALL, "--output-dir", "/etc/passwd")
+    one_line(on_file, PREFLIGHT, "/etc/passwd is a file; choose another folder with --output-dir")
 
 
 def test_a_runner_that_dies_leaves_a_result_with_its_reason(wattdock: Command) -> None:
@@ -163,6 +173,17 @@ def test_a_kill_while_a_result_is_stored_leaves_nothing_behind_the_next_run_or_r
     storing[2].communicate(timeout=60)
     assert sorted(path.name.split("-")[1] for path in (wattdock.folder / "results").glob("2*")) == ["fake", "pytorch"]
     assert list((wattdock.folder / "results").glob(".*")) == []
+
+
+@pytest.mark.skipif(os.path.lexists(OWN_SOCKET[7:]), reason="Docker's own socket is here")
+def test_reap_is_done_without_an_engine_but_not_without_the_one_that_is_named(wattdock: Command) -> None:
+    """Who measures processes only has no engine to start."""
+    for env in ({}, {"DOCKER_CONTEXT": "default"}):
+        done = wattdock("reap", env=env)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "this machine has no container engine\n", "")
+    for address in (OWN_SOCKET, "unix:///absent.sock"):
+        done = wattdock("reap", env={"DOCKER_HOST": address})
+        one_line(done, PREFLIGHT, f"no Docker engine answers at {address}; start a container engine")
 
 
 def test_an_interrupted_load_that_does_not_end_is_killed_soon(wattdock: Command) -> None:

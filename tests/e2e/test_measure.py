@@ -150,7 +150,7 @@ def test_eight_gpus_with_two_ranks_each_are_summed_and_told_apart(wattdock: Comm
 # A command, what `wattdock measure` ends with, and what it says.
 FAULTS: dict[str, tuple[str, int, str]] = {
     "fails": ("sys.exit(3)", 5, "the command exited with code 3"),
-    "is killed": ("os.kill(os.getpid(), 9)", 5, "the command killed by SIGKILL"),
+    "is killed": ("os.kill(os.getpid(), 9)", 5, "the command was killed by SIGKILL"),
     "hangs": ("mark('step', now(), 1); time.sleep(600)", 5, "the command has marked nothing more for 3 s"),
     "marks what is to come": ("mark('step', now() + 10**12, 1)", 5, "marks lie outside its run"),
     "counts nothing": ("mark('work', now(), {'tokens': 7})", 0, "0 samples; the script counts tokens"),
@@ -286,14 +286,37 @@ def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> Non
         result = wattdock.results()[-1]
         assert (result["work"]["unit"], result["work"]["count"], result["budget"]) == ("runs", 2, None)
         assert result["energy"]["reason"]
+        assert result["environment"]["launcher_reason"] == "no image is named"
+        assert " 2 runs, " in done.stdout
     assert done.stderr.count("from C\n") == 2
-    done = wattdock("measure", "--quiet", "--within", "eopch", "--", sys.executable, script(wattdock, TRAIN))
-    assert "no span 'eopch' was marked, but epoch" in done.stdout, (done.stdout, done.stderr)
     for amount, count in (((), 1), (("--unit", "samples_a", "--count", "7"), 7)):
         work = measured(wattdock, "--within", "epoch", *amount, "--", sys.executable, script(wattdock, TRAIN), env={})[
             "work"
         ]
         assert (work["count"], work["late"]) == (count, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--unit", "steps", "--within", "ep"), "no span 'ep' was marked, but epoch: give one of these to --within"),
+        (("--unit", "dogs"), "the command counted no dogs, but samples, steps, tokens"),
+    ],
+)
+def test_work_that_nothing_counted_is_unknown_with_the_reason_and_never_0(
+    wattdock: Command, words: tuple[str, ...], reason: str
+) -> None:
+    """In the row, on the terminal, in the check; a span without joules was marked all the same."""
+    shown = wattdock("measure", "--quiet", *words, "--", sys.executable, script(wattdock, TRAIN)).stdout
+    [result], unit = wattdock.results(), words[1]
+    assert (result["work"]["count"], result["work"]["reason"]) == (None, reason)
+    assert result["performance"]["output_tokens_per_s"] is None
+    assert (f"unknown {unit} in 1 run, " in shown, f" unknown: {reason}" in shown) == (True, True), shown
+    assert "of the runs' time: joules unknown (" in shown
+    [check] = [check for check in result["audit"]["checks"] if check["name"] == "work of the runs"]
+    assert (check["status"], check["figure"]) == ("fail", f"unknown {unit}; {reason}")
+    listed = wattdock("results", "query", "SELECT work, units_per_s FROM results", "--json").stdout
+    assert json.loads(listed) == [{"work": None, "units_per_s": None}]
 
 
 @pytest.mark.skipif(not PYTORCH_PYTHON.exists(), reason=f"no PyTorch environment at {PYTORCH_PYTHON}")

@@ -89,8 +89,12 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
     assert {name: result["status"] for name, result in results.items()} == {"a": "ok", "b": "failed", "c": "ok"}
     assert "99999999" in results["b"]["error"]["message"]
     [said] = [line for line in done.stdout.splitlines() if line.startswith("next: ")]
-    drawn = called(*said.split(", wattdock ")[1].split(), "-o", "study.html")
+    _, report, retry = said.split(", wattdock ")
+    drawn = called(*report.split(), "-o", "study.html")
     assert (drawn.returncode, drawn.stdout.startswith("3 results in study.html")) == (0, True), drawn.stderr
+    again = called(*retry.split())
+    assert (retry, again.returncode) == ("run --retry-failed x-1", 2), again.stderr
+    assert "x-1: 2 experiments done before; left: 1 of 3 passes" in again.stderr
 
 
 def test_a_plan_and_a_result_say_what_of_a_prompts_file_is_not_used(called: Called) -> None:

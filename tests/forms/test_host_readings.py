@@ -190,7 +190,7 @@ def test_a_missing_file_and_two_hosts_are_refused(called: Called) -> None:
     missing = called("cost", BUNDLE, "--host-readings", "none.csv")
     both = called("cost", BUNDLE, "--host-readings", "none.csv", "--host", "1.7")
     assert (missing.returncode, both.returncode) == (2, 2)
-    assert "none.csv: " in missing.stderr
+    assert "--host-readings none.csv: No such file or directory; give a CSV file" in missing.stderr
     assert "give one of them" in both.stderr
 
 

@@ -142,7 +142,7 @@ def test_a_runner_dies_with_its_keeper(
     os.kill(state_of(runner.pid)[1], signal.SIGKILL)
     wait_until(lambda: not left(launch_spec.log_path))
     wait_until(lambda: not runner.alive())
-    assert runner.exit_reason() == "killed because its keeper ended with code -9"
+    assert runner.exit_reason() == "was killed as its keeper ended with code -9 (out of memory?)"
     assert not folder_of(runner.address).exists()
 
 
@@ -200,7 +200,7 @@ def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path,
     ("behaviour", "reason", "logged"),
     [
         ("family_crash", "exited with code 3", "pid "),
-        ("sharing_killed", "killed by SIGKILL (out of memory?)", "segment "),
+        ("sharing_killed", "was killed by SIGKILL (out of memory?)", "segment "),
     ],
 )
 def test_a_runner_that_died_says_how_and_leaves_nothing(

@@ -61,6 +61,16 @@ def test_a_model_that_cannot_fit_is_refused_where_it_would_run(planned: Any) -> 
         assert isinstance(outcome, PreflightError)
         assert "cannot fit on" in outcome.what
         assert gigabytes in outcome.what
+    tiny = Gpu(index=0, uuid="GPU-1", name="tiny", vram_total_bytes=5 * 10**8)
+    many = {"batch_size": 4096, "max_output_tokens": 2048, "prompts": {"source": "synthetic", "input_tokens": 2048}}
+    for outcome, remedy in (
+        # No workload makes weights smaller.
+        (planned(GpuInventory((), reason="none"), 9e9), "weights in fewer bits (dtype), a smaller model or a machine"),
+        (planned(GpuInventory((tiny,))), "take weights in fewer bits (dtype), a smaller model or larger GPUs"),
+        (planned(GpuInventory((), reason="none"), 99e9, workload=many), "lower batch_size, or take a smaller model or"),
+    ):
+        assert isinstance(outcome, PreflightError)
+        assert remedy in (outcome.remedy or "")
 
 
 @pytest.mark.parametrize(

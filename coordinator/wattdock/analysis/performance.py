@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
 from wattdock.values import Stored, known_max, known_sum
@@ -89,7 +90,7 @@ class Performance(Stored):
     """Speed over the measured passes.
 
     Attributes:
-        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; 0 without such a window.
+        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; null if unknown.
         cached_prompt_share: Share of the prompt tokens that a prefix cache served, 0 to 1.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
@@ -117,7 +118,7 @@ class Performance(Stored):
     cacheable_prompt_tokens: int | None = None
     cached_prompt_share: float | None = None
     output_tokens: int
-    output_tokens_per_s: float
+    output_tokens_per_s: float | None
     requests_per_s: float
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
@@ -151,8 +152,8 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
         return None
     passes, duration_s = measured.pass_records, measured.passes_s
     requests = [request for run_pass in passes for request in run_pass.requests]
-    counted_tokens = sum(figure.output_tokens or 0 for figure in windows.of_headline())
-    counted_s = sum(figure.duration_s or 0.0 for figure in windows.of_headline())
+    counted_tokens = known_sum(figure.output_tokens for figure in windows.of_headline())
+    counted_s = known_sum(figure.duration_s for figure in windows.of_headline())
     prompt_tokens = known_sum(run_pass.prompt_tokens for run_pass in passes)
     cached_tokens = known_sum(run_pass.cached_prompt_tokens for run_pass in passes)
     due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), 0.0
@@ -167,7 +168,7 @@ def performance(measured: Measured, windows: WindowSummary | None) -> Performanc
         cached_prompt_share=cached_tokens / prompt_tokens if cached_tokens is not None and prompt_tokens else None,
         cacheable_prompt_tokens=known_sum(run_pass.cacheable_tokens for run_pass in passes),
         output_tokens=sum(run_pass.output_tokens for run_pass in passes),
-        output_tokens_per_s=counted_tokens / counted_s if counted_s else 0.0,
+        output_tokens_per_s=ratio(counted_tokens or None, counted_s),
         requests_per_s=len(requests) / duration_s,
         offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),

@@ -152,8 +152,8 @@ class ExperimentResult(Stored):
     @property
     def speed_figure(self) -> Figure | None:
         """Output tokens per second; None where nothing was measured."""
-        speed = self.performance
-        return Figure(speed.output_tokens_per_s, self.restarts(SPEED).interval) if speed else None
+        per_s = self.performance and self.performance.output_tokens_per_s
+        return Figure(per_s, self.restarts(SPEED).interval) if per_s else None
 
     @staticmethod
     def labels(results: Sequence[ExperimentResult]) -> list[str]:

@@ -125,8 +125,9 @@ def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     if found and not spans:
         raise NoWindowError(f"{within!r} was marked in more places than are told apart; mark larger parts")
     if not spans:
-        names = ", ".join(part.name for part in run_pass.marked) or "nothing"
-        raise NoWindowError(f"no span {within!r} was marked, but {names}")
+        names = ", ".join(part.name for part in run_pass.marked)
+        but = f", but {names}: give one of these to --within" if names else ", nor any other: leave out --within"
+        raise NoWindowError(f"no span {within!r} was marked{but}")
     return spans[0][0], spans[-1][1]
 
 

@@ -58,7 +58,7 @@ class Work(Stored):
 
     Attributes:
         unit: In the plural: output tokens, or what a command's script counts.
-        count: Over all restarts, in the headline's window.
+        count: Over all restarts, in the headline's window; null where nothing counted it; `reason` says why.
         others: Further kinds of work of a command over its whole runs, by unit.
         late: How many of the unit were marked after the headline's window, in which their joules may be.
         marked: Spans that a command marked, the first one first.
@@ -69,7 +69,8 @@ class Work(Stored):
     """
 
     unit: str
-    count: int
+    count: int | None
+    reason: str | None = None
     late: int = 0
     others: dict[str, int] = Field(default_factory=dict)
     marked: list[MarkedEnergy] = Field(default_factory=list)
@@ -89,11 +90,16 @@ def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
     ends = [(run_pass, figure.end_ns) for run_pass, figure in zip(passes, headline, strict=True) if run_pass.units]
     units = sum((Counter(run_pass.units) for run_pass in passes), Counter[str]())
     names = dict.fromkeys(marked.name for run_pass in passes for marked in run_pass.marked)
+    others = {name: count for name, count in units.items() if name != unit}
+    count = known_sum(figure.output_tokens for figure in headline) or None
+    uncounted = f"the command counted no {unit}{', but ' * bool(others)}{', '.join(sorted(others))}"
+    lacking = next((figure.reason for figure in headline if figure.duration_s is None), uncounted)
     return Work(
         unit=unit,
-        count=sum(figure.output_tokens or 0 for figure in headline),
+        count=count,
+        reason=lacking if count is None else None,
         late=sum(int(tokens_in(run_pass, [end_ns, pass_records.MAX_NS])[0]) for run_pass, end_ns in ends if end_ns),
-        others={name: count for name, count in units.items() if name != unit},
+        others=others,
         marked=[_marked(measured, name) for name in names],
         malformed_marks=sum(run_pass.malformed_marks for run_pass in passes),
         counting_processes=max((run_pass.counting_processes for run_pass in passes), default=0),

@@ -7,7 +7,7 @@ from math import sqrt
 
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
-from wattdock.text import pluralize
+from wattdock.text import amount, pluralize
 
 # Largest difference in cached tokens: caches hold whole blocks, and first turns that enter together may miss them.
 MAX_CACHED_DIFFERENCE = 0.05
@@ -95,18 +95,16 @@ def same_work(inputs: AuditInput) -> Outcome | None:
     windows = inputs.energy.windows
     if not inputs.config.command or work is None or windows is None:
         return None
-    counts = [figure.output_tokens or 0 for figure in windows.of_headline()]
+    counts = [figure.output_tokens or None for figure in windows.of_headline()]
     wrong = {
         f"{work.malformed_marks:,} lines are no marks": work.malformed_marks,
-        f"the script counts {', '.join(work.others)}": work.others and not all(counts),
+        work.reason: work.reason is not None,
         f"{work.late:,} more were marked after the spans that count; mark work inside them": work.late,
         f"{pluralize(work.repeated_ranks, 'rank')} counted in several processes, such as loaders of data, or began "
         "anew: some work may be counted twice": work.repeated_ranks,
     }
-    figure = f"{' and '.join(f'{count:,}' for count in dict.fromkeys(counts))} {work.unit}{work.counted_by}"
-    # Such as that no span was marked by the name that the joules are to be of.
-    found = [text for text, is_so in wrong.items() if is_so]
-    found += dict.fromkeys(window.reason for window in windows.of_headline() if window.reason and not window.duration_s)
+    figure = " and ".join(amount(count, work.unit) for count in dict.fromkeys(counts)) + work.counted_by
+    found = [text for text, is_so in wrong.items() if text and is_so]
     failed = len({*counts}) > 1 or not all(counts) or bool(found)
     return Outcome(verdict(failed=failed), "; ".join([figure, *found]))
 

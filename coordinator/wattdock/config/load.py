@@ -108,6 +108,8 @@ def load_study(
     for setting, value in flags.items():
         flag_places[tuple(setting.split("."))] = (written_as or {}).get(setting, f"--set {setting}")
         over = override(over, nested(setting, value))
+    # A flag wins over GPUs that the file asks for, too.
+    over = {"gpus": "auto", **over} if over.get("accelerator") == "cpu" else over
     places, under = SourceLocations(name, lines, flag_places), Settings()
     for settings in (data, over):
         _refuse_unstorable(settings, (), places)

@@ -26,6 +26,8 @@ MAX_DEPTH = 100
 MAX_BITS = 64
 # Most values: aliases of aliases would make gigabytes of settings of a few lines.
 MAX_NODES = 50_000
+# As difflib's ratio, of files' names without their suffix: less alike is another study, no slip of the keys.
+MISSPELT = 0.6
 MERGE = "<<"
 TAG = "tag:yaml.org,2002:"
 # What text without quotes is, by tag; other text, such as a date or 1:30, is text.
@@ -67,8 +69,9 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}", "save it as UTF-8") from error
     except OSError as error:
-        near = nearest(path.name, {file.name for file in path.parent.glob("*.y*ml")} - {path.name})
-        remedy = f"did you mean {str(path.with_name(near))!r}?" if near else "name a YAML file"
+        beside = {file.stem: file for file in path.parent.glob("*.y*ml") if isinstance(error, FileNotFoundError)}
+        near = nearest(path.stem, beside, cutoff=MISSPELT)
+        remedy = f"did you mean {str(beside[near])!r}?" if near else "name a YAML file"
         raise ConfigError(f"{path}: {error.strerror or error}", remedy) from error
     return parse_yaml(text, str(path))
 

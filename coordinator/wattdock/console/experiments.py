@@ -153,6 +153,8 @@ def run_here(
             log(done.results)
     if not as_json:
         words = [f"wattdock {verb} {_named(done, output_dir)}" for verb in ("show", "report")]
+        if any(stored.result.status == "failed" for stored in done.results):
+            words.append(f"wattdock run --retry-failed {named(without_timestamp(done.study_id or ''), output_dir)}")
         say(f"next: {', '.join(words)}" if done.results else "nothing was measured")
     exit_if_failed(stored.result for stored in done.results)
     return done.results

@@ -106,7 +106,7 @@ def _reaped(output_dir: Path, *, only_removed: bool) -> Iterator[str]:
     if not only_removed:
         yield from (f"left alone: {name}" for name in containers.in_use)
         if not (containers.removed or containers.in_use):
-            yield "this machine has no container of wattdock"
+            yield f"this machine has no container {'of wattdock' if containers.engine else 'engine'}"
 
 
 def serve(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.output import one_line, say, unguarded
 from wattdock.study import RunState, events
-from wattdock.text import json_text, pluralize, singular
+from wattdock.text import amount, json_text, pluralize, singular
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -175,9 +175,9 @@ def describe(event: events.Event) -> str:
         case events.PassFinished():
             share = event.cpu_others_share or 0.0
             others = f"; others used {share:.0%} of the CPUs" if share >= SHARE_TOLD else ""
-            return f"  {event.stage}: {event.output_tokens:,} {event.unit} in {event.duration_s:.2f} s{others}"
+            return f"  {event.stage}: {amount(event.output_tokens, event.unit)} in {event.duration_s:.2f} s{others}"
         case events.StudyLeftUnfinished():
-            return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume"
+            return f"not begun: {pluralize(event.not_begun, 'experiment')}; continue with --resume or --retry-failed"
         case events.ExperimentFailed():
             # The command's last lines hold the error.
             return f"{event.experiment}: failed in {event.stage}"

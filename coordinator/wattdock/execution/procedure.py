@@ -21,7 +21,6 @@ from wattdock.values import known_max
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wattdock.config import ExperimentConfig
     from wattdock.execution.command import CommandRunner
     from wattdock.execution.loaded import LoadedRunner
     from wattdock.execution.recording import Recording
@@ -64,7 +63,10 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
         if runner.command:
             measured = _run_command(runner, runner.command, recording)
         else:
-            measured = _run_pass(runner, recording, number, requests, _least_s(config))
+            least_s = config.workload.min_duration_s
+            if config.warmup.profile == "lead-in":
+                least_s = sum(windows.required_s(config, 0.0))
+            measured = _run_pass(runner, recording, number, requests, least_s)
     try:
         recording.add(clock_checks=runner.client.check_clock())
     except RunnerError as error:
@@ -86,12 +88,6 @@ def _run_command(runner: LoadedRunner, command: CommandRunner, recording: Record
             # The counter's next tick shows the end.
             runner.clock.sleep(SETTLE_S)
     return dataclasses.replace(measured, lease_fault=runner.lease_fault())
-
-
-def _least_s(config: ExperimentConfig) -> float | None:
-    """Return how long a measured pass lasts at least, its lead-in included; None without a minimum."""
-    lead_in_s, window_s = windows.required_s(config, 0.0)
-    return lead_in_s + window_s if config.warmup.profile == "lead-in" else config.workload.min_duration_s
 
 
 def _warm_up(runner: LoadedRunner, recording: Recording) -> None:

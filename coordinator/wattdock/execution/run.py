@@ -140,7 +140,8 @@ class Run:
         # A coordinator that was killed may have stored the result without noting it in the journal.
         path = store_result(result, restarts, log=state.log_path, output_dir=folder.output_dir)
         stored = StoredResult(path, result)
-        self._add_result(stored)
+        order = list(self._plans)
+        bisect.insort(self._measurement.results, stored, key=lambda stored: order.index(stored.result.experiment_id))
         folder.note_stored(stored)
         self.context.emit(events.ResultStored(state.config.label, result.experiment_id, result.status, path))
 
@@ -150,7 +151,9 @@ class Run:
         expected_s = eta.earlier_pass_s(self._study.experiments, folder.output_dir)
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
             if folder.history(experiment_id).is_done(retry_failed=self._options.retry_failed):
-                self._measurement.results.append(self._stored(experiment_id))
+                self._measurement.results.append(folder.result(experiment_id))
+                # A coordinator that was killed may have left the records.
+                folder.drop(experiment_id)
             else:
                 expected_pass_s = expected_s.get(experiment_id)
                 self._states[position] = restore(plan, folder, resolve=self._resolve, expected_pass_s=expected_pass_s)
@@ -173,22 +176,11 @@ class Run:
                 self._models[key] = resolve_model(config.model, home=home, progress=say, config=config)
         return self._models[key]
 
-    def _stored(self, experiment_id: str) -> StoredResult:
-        """Return the result of an experiment that is done, and remove its records if a killed coordinator left them."""
-        stored = self.context.folder.result(experiment_id)
-        self.context.folder.drop(experiment_id)
-        return stored
-
     def _remaining(self) -> tuple[int, int, str]:
         """Return how many passes the study has left, of how many, and how long they take without starting runners."""
         work = [state.remaining() for state in self._states.values()]
         asked = sum(config.repeats.measured for config in self._study.experiments)
         return sum(experiment.passes for experiment in work), asked, eta.duration(work)
-
-    def _add_result(self, stored: StoredResult) -> None:
-        """Add a result at its place in the study."""
-        order = list(self._plans)
-        bisect.insort(self._measurement.results, stored, key=lambda stored: order.index(stored.result.experiment_id))
 
 
 def schedule(study: Study, restart: int) -> eta.Groups:

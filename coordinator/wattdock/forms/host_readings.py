@@ -98,7 +98,7 @@ class HostReadings(NamedTuple):
                 bad = table.slice(int(np.argmin(np.append(good, False))), 1).to_pylist()
                 raise ValueError(f"{bad}: times must rise, and watts be those of a server")
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise ConfigError(f"--host-readings {path}: {error}", FORM) from error
+            raise ConfigError(f"--host-readings {path}: {getattr(error, 'strerror', None) or error}", FORM) from error
         # A meter may be asked several times before it has a new reading; whole seconds are cut off.
         begins = np.flatnonzero(np.diff(watts, prepend=0))
         runs = np.diff(begins, append=len(watts))

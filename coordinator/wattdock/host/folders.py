@@ -83,14 +83,9 @@ def remove_leftovers(output_dir: Path, home: Path) -> list[Path]:
         home: WATTDOCK_HOME.
     """
     sockets, _ = _socket_place(os.environ)
-    places = {
-        Path(tempfile.gettempdir()),
-        sockets,
-        output_dir,
-        *output_dir.glob(f"{STUDIES}/*/*"),
-        home,
-        *home.glob("*"),
-    }
+    places = {Path(tempfile.gettempdir()), sockets}
+    for folder, within in ((output_dir, f"{STUDIES}/*/*"), (home, "*")):
+        places |= {folder, *folder.glob(within)} if os.access(folder, os.X_OK) else set()
     return [left for place in places for left in files.remove_leftovers(place)]
 
 
@@ -129,10 +124,11 @@ def require_writable(folder: Path, *, setting: str) -> int:
         PreflightError: Names the folder and the setting that would change it.
     """
     require_utf8(folder)
-    existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if up.exists())
+    existing = next(up for up in (folder.absolute(), *folder.absolute().parents) if os.access(up, os.F_OK))
     change = f"choose another folder with {setting}"
     if not existing.is_dir():
-        raise PreflightError(f"cannot write to {folder}: {existing} is a file", change)
+        # No colon behind a path: what follows `/etc/passwd: ` would pass for a password.
+        raise PreflightError(f"{existing} is a file", change)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
     return require_space(existing, MIN_FREE_BYTES, change)

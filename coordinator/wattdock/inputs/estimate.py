@@ -216,11 +216,14 @@ def _require_room(
             if fewest is not None
         ]
         more_gpus = f"the fewest GPUs of this size that hold it: {' or '.join(holding)}"
-        cache = f" and keys and values of {requests.count} requests of {requests.context_tokens:,} tokens"
+        # Where the weights alone exceed it, no workload helps.
+        less = "lower batch_size, or take" if estimate.weights < memory_bytes else "take weights in fewer bits (dtype),"
+        less += f" a smaller model or {'a machine with more memory' if on_host else 'larger GPUs'}"
+        cache = f", {estimate.certain / GB:.1f} GB with {requests.count} requests of {requests.context_tokens:,} tokens"
         raise PreflightError(
-            f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{cache * requests.certain} make "
-            f"{estimate.certain / GB:.1f} GB of the {memory_bytes / GB:.1f} GB that {place}",
-            "lower batch_size, or take a smaller model" if on_host or not holding else more_gpus,
+            f"{label} cannot fit on {where}: {estimate.weights / GB:.1f} GB of weights{cache * requests.certain} "
+            f"exceed the {memory_bytes / GB:.1f} GB that {place}",
+            more_gpus if holding and not on_host else less,
             cause=Cause.DOES_NOT_FIT,
         )
     return estimate.verdict, (

@@ -287,7 +287,7 @@ class RunnerContainer(Contained, LaunchedRunner):
         if self._forced:
             return "did not stop in time and was killed"
         if state.get("Removed"):
-            return "its container was removed by somebody else"
+            return "lost its container, which somebody else removed"
         code = int(state.get("ExitCode", 0))
         if state.get("OOMKilled"):
             self.lacked_memory = True
@@ -299,7 +299,7 @@ class RunnerContainer(Contained, LaunchedRunner):
         if self._asked:
             return STOPPED
         if code - SIGNAL_BASE in set(signal.Signals):
-            return f"killed by {signal.Signals(code - SIGNAL_BASE).name}"
+            return f"was killed by {signal.Signals(code - SIGNAL_BASE).name}"
         return f"exited with code {code}"
 
     def _signal(self, number: signal.Signals) -> None:

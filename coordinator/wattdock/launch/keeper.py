@@ -380,8 +380,8 @@ def ending(status: int | None, *, stopping: bool) -> str:
     if code >= 0:
         return f"exited with code {code}"
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL (out of memory?)"
-    return f"killed by signal {-code} ({signal.strsignal(-code)})"
+        return "was killed by SIGKILL (out of memory?)"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"
 
 
 def say(line: str) -> None:

@@ -39,7 +39,9 @@ def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: obj
     if config.container.locked:
         variant: Variant = "cuda" if on_gpu else "cpu"
         packages = PackageLock.read(runner_dir / f"requirements-{variant}.lock")
-    reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else "asked for"
+    auto = "spread over nodes" if config.nodes else "no image is named"
+    asked = "asked for" if config.launcher == "process" else auto
+    reason = f"packages of {packages.path.name}, sha256 {packages.sha256[:12]}" if packages else asked
     option = "--image NAME" if config.command else "--launcher docker"
     return LauncherChoice("process", reason, f"for containers, {option}", packages=packages)
 
@@ -153,7 +155,7 @@ class RunnerProcess(LaunchedRunner):
                 # A keeper that was itself killed: its death killed the runner, but not the runner's group.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     end_group(self.pid)
-                reason = f"killed because its keeper ended with code {self._keeper.returncode}"
+                reason = f"was killed as its keeper ended with code {self._keeper.returncode} (out of memory?)"
             self._exit_reason = reason
             self._close()
         return self._exit_reason

@@ -11,6 +11,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,7 +28,6 @@ from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -185,6 +185,8 @@ def _sound(path: Path, remedy: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{Path(error.filename or path).name}: {error.strerror}".removeprefix(f"{path.name}: ")
         if isinstance(error, ValidationError):
             problem = error.errors()[0]
             why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"

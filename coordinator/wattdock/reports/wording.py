@@ -49,8 +49,8 @@ def no_joules_text(result: ExperimentResult) -> str:
     """Return why a result has no joules per unit of its work; empty where nobody knows."""
     energy, work = result.energy, result.work
     windows = energy.windows.of_headline() if energy and energy.windows else ()
-    # A window that nothing was marked in lacks joules whatever was metered.
-    reasons = (*(figure.reason for figure in windows), energy.reason if energy else None)
+    # Work that is unknown has no joules, whatever was metered.
+    reasons = (work.reason if work else None, *(figure.reason for figure in windows), energy.reason if energy else None)
     return next(filter(None, reasons), f"the command counted no {work.unit}" if work and not work.count else "")
 
 

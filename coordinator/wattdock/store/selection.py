@@ -52,15 +52,12 @@ class _Names:
             )
         if folders := self.studies.get(name):
             return folders
+        elsewhere = f" --output-dir {shlex.quote(str(self.output_dir))}" if self.output_dir != Path("results") else ""
+        resume = f"`wattdock run --resume {without_timestamp(name)}{elsewhere}`"
         raise ConfigError(
             f"{name}: no results of this study in {self.output_dir}",
-            f"name the folder that holds them, or go on with it: `{self._resume(name)}`",
+            f"name the folder that holds them, or go on with it: {resume}",
         )
-
-    def _resume(self, study: str) -> str:
-        """Return the command that goes on with a study."""
-        elsewhere = f" --output-dir {shlex.quote(str(self.output_dir))}" if self.output_dir != Path("results") else ""
-        return f"wattdock run --resume {without_timestamp(study)}{elsewhere}"
 
 
 def find_results(

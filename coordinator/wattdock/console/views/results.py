@@ -23,7 +23,7 @@ from wattdock.reports.wording import (
     quantity_text,
 )
 from wattdock.store import COLUMNS, TABLES
-from wattdock.text import listed, pluralize, singular
+from wattdock.text import amount, listed, pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from wattdock.store import StoredResult
 
 VARIABLE_CHARACTERS = 60
+# What a headline's window is of.
+PARTS = {"drained": "whole passes", "steady_state": "the steady state", "marked": "the spans that count"}
 # How many checks a verdict names that failed, and that could not be decided; `show --checks` has all.
 NAMES_SHOWN = 5
 # Lines of a failed command's output that are shown; result.json has more.
@@ -108,15 +110,17 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     if (work := result.work) is None or (speed := result.performance) is None:
         return
     runs = pluralize(len(result.energy.passes) if result.energy else 0, "run")
-    also = "".join(f"; {count:,} {unit}" for unit, count in work.others.items())
-    yield "work", f"{work.count:,} {work.unit} in {runs}{work.counted_by}, {speed.duration_s:.2f} s{also}"
+    also = "".join(f"; {amount(count, unit)}" for unit, count in work.others.items())
+    done = f"{amount(work.count, work.unit)} in {runs}" if work.unit != "runs" else runs
+    yield "work", f"{done}{work.counted_by}, {speed.duration_s:.2f} s{also}"
     within = f" (within {command.work.within})" if command.work.within else ""
-    yield "speed", f"{speed.output_tokens_per_s:,.4g} {work.unit}/s{within}"
+    yield "speed", f"{number(speed.output_tokens_per_s, ',.4g')} {work.unit}/s{within}"
     yield from (("warning", text) for text in (result.environment.runner.warnings if result.environment else ()))
     if result.energy and result.energy.windows and not work.count:
         yield f"J/{singular(work.unit)}", f"unknown: {no_joules_text(result)}"
     for part in work.marked:
-        joules = part.reason or f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
+        joules = f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
+        joules = f"joules unknown ({part.reason})" if part.reason else joules
         interval = f" {part.interval_j:.4g}" if part.interval_j else ""
         yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the runs' time: {joules}{interval}"
 
@@ -175,8 +179,8 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if performance.drafts:
         yield "drafts", performance.drafts.text
     windows = result.energy.windows if result.energy else None
-    counted = f"tokens ÷ seconds of {windows.headline}" if windows else "tokens ÷ seconds"
-    yield "speed", f"{performance.output_tokens_per_s:,.1f} output tokens/s ({counted})"
+    counted = f"tokens ÷ seconds of {PARTS[windows.headline]}" if windows else "tokens ÷ seconds"
+    yield "speed", f"{number(performance.output_tokens_per_s, ',.1f')} output tokens/s ({counted})"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
         yield "disturbed", f"other programs used the CPUs: {shared.figure}"
     of = {"TTFT": performance.ttft, "TPOT": performance.tpot, "ITL": performance.itl, "end to end": performance.e2e}
@@ -207,7 +211,7 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     if energy.energy_per_output_token_j is not None and energy.windows:
         yield from _budget_rows(result)
         unit = result.config.unit
-        of = f"joules ÷ {unit.removeprefix('output ')} of {energy.windows.headline}, {energy.energy_boundary}"
+        of = f"joules ÷ {unit.removeprefix('output ')} of {PARTS[energy.windows.headline]}, {energy.energy_boundary}"
         drawn = ", ".join(filter(None, (f"mean {number(energy.mean_power_w, ',.0f')} W", power_profile_text(result))))
         yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
     if not result.config.command:
