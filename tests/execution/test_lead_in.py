@@ -127,12 +127,13 @@ LEVELS_W = (300.0, 306.0, 300.0, 303.0, 303.0, 303.0, 303.0, 303.0)
 def expected_u(restarts: int, timing: float) -> float:
     """Return half of the 95 % interval: restarts, a room of 1.5 °C at 0.06 ± 0.03 %/°C, 0.05 % of the start, timing.
 
-    Source: GUM, G.4: Student's t of the effective degrees of freedom.
+    Source: GUM, G.4: Student's t of the effective degrees of freedom; never less than restarts give alone.
     """
     of_restarts = float(np.std(np.log(LEVELS_W[:restarts]), ddof=1)) / sqrt(restarts)
     combined = hypot(of_restarts, 0.06e-2 * 1.5, 0.03e-2 * 1.5, 0.05e-2, timing)
     freedom = (restarts - 1) * (combined / of_restarts) ** 4
-    return float(student.ppf(0.975, freedom)) * combined
+    alone = float(student.ppf(0.975, restarts - 1)) * of_restarts
+    return max(float(student.ppf(0.975, freedom)) * combined, alone)
 
 
 @pytest.mark.parametrize(("restarts", "is_known"), [(3, False), (8, True)])
