@@ -197,7 +197,7 @@ def test_an_image_that_went_away_meanwhile_fails_its_row_and_nothing_falls_back(
         _, errors = running.communicate(timeout=240)
     rows = in_containers.by_name()
     assert [row["status"] for row in rows.values()] == ["failed", "failed"], errors
-    assert "container was removed" in rows["one"]["error"]["message"]
+    assert "lost its container, which somebody else removed" in rows["one"]["error"]["message"]
     assert "make images" in rows["two"]["error"]["message"]
     assert rows["two"]["environment"]["launcher"] == "docker"
 

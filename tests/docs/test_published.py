@@ -36,7 +36,7 @@ def test_figures_that_another_version_analysed_are_named(called: Called) -> None
     """As it stored them, until they are analysed again."""
     bundle, line = DOCS / "measurements/data/smollm2-h200.tar", "analysed by another version of wattdock; --again"
     stored, again = called("show", bundle), called("show", bundle, "--again")
-    assert (stored.stderr.startswith(line), again.stderr) == (True, "")
+    assert (stored.stderr.startswith(f"{bundle}: {line}"), again.stderr) == (True, "")
     assert ("± 0.50%" in stored.stdout, "± 0.49%" in again.stdout) == (True, True)
 
 

@@ -153,7 +153,11 @@ FAULTS: dict[str, tuple[str, int, str]] = {
     "is killed": ("os.kill(os.getpid(), 9)", 5, "the command was killed by SIGKILL"),
     "hangs": ("mark('step', now(), 1); time.sleep(600)", 5, "the command has marked nothing more for 3 s"),
     "marks what is to come": ("mark('step', now() + 10**12, 1)", 5, "marks lie outside its run"),
-    "counts nothing": ("mark('work', now(), {'tokens': 7})", 0, "0 samples; the script counts tokens"),
+    "counts nothing": (
+        "mark('work', now(), {'tokens': 7})",
+        0,
+        "unknown samples; the command counted no samples, but tokens",
+    ),
     "writes what is no mark": (
         "mark('work', now(), {'samples': 7}); mark('work', now(), {'samples': -1})",
         0,

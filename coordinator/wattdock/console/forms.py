@@ -74,9 +74,9 @@ def cost(
     laddered = flags.ladders()
     with open_results(named, output_dir, again=again) as rows:
         ladders = [laddered(row) for row in rows]
-    refused = [refusal for each in ladders if (refusal := each.no_joules)]
-    if len(refused) == len(ladders):
-        raise refused[0]
+        refused = [refusal for each in ladders if (refusal := each.no_joules)]
+        if len(refused) == len(ladders):
+            raise refused[0]
     show(ladders, as_json=as_json)
 
 

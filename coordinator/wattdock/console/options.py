@@ -17,6 +17,7 @@ import typer
 from wattdock.errors import ConfigError, StoreError
 from wattdock.files import expanded, real_path
 from wattdock.output import say
+from wattdock.text import listed
 from wattdock.version import __version__
 from wattdock_proto.asking import URL_VARIABLE
 
@@ -240,7 +241,8 @@ def open_results(
         yield [_analysed_again(stored) for stored in results] if again else results
         builds = {(ran.wattdock_version, ran.wattdock_commit) for row in results if (ran := row.result.environment)}
         if again is False and builds - {(__version__, Machine.checkout().commit)}:
-            say("analysed by another version of wattdock; --again analyses the records as this version does", err=True)
+            by = "analysed by another version of wattdock; --again analyses the records as this version does"
+            say(f"{listed(names)}: {by}", err=True)
 
 
 def _analysed_again(stored: "StoredResult") -> "StoredResult":

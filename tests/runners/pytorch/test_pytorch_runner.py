@@ -68,9 +68,11 @@ def test_engine_arguments_are_in_effect_when_read_back(bare: tuple[Runner, Path]
     ],
 )
 def test_threads_that_wait_let_other_programs_compute_unless_the_user_says_otherwise(
-    model_path: Path, own: dict[str, Any], spins: str
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], spins: str
 ) -> None:
     """As the OpenMP library that torch brings prints it when it is loaded."""
+    # What tests beside each other set for all their runners.
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     with running("pytorch", PYTORCH_FOLDER, PYTORCH_PYTHON, OMP_DISPLAY_ENV="VERBOSE", **own) as runner:
         runner.load(model_path, random_weights=SMALL_UNIFORM)
         assert f"GOMP_SPINCOUNT = '{spins}'" in runner.log.read_text()
