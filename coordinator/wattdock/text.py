@@ -66,6 +66,11 @@ def singular(plural: str) -> str:
     return words.removesuffix("es") if words.endswith(("ches", "shes", "sses", "xes")) else words.removesuffix("s")
 
 
+def joules_per(unit: str) -> str:
+    """Return "J/token" of "output tokens", "J/sample" of "samples"."""
+    return f"J/{singular(unit).removeprefix('output ')}"
+
+
 def amount(count: int | None, unit: str) -> str:
     """Return "1 run", "1,920 samples", "unknown steps" of a unit in the plural."""
     return f"{'unknown' if count is None else f'{count:,}'} {singular(unit) if count == 1 else unit}"

@@ -111,8 +111,10 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
     if (length_s := (end_ns - start_ns) / NS_PER_S) < needed_s:
         lifetimes = f"{config.warmup.window_lifetimes:g} lifetimes of {lifetime_s:.2f} s"
         raise NoWindowError(f"{length_s:.1f} s of {needed_s:.1f} s ({lifetimes})")
+    if work.has_rounds:
+        return start_ns, end_ns
     ends_ns = step_ends(run_pass, start_ns, end_ns)
-    if not work.has_rounds and len(ends_ns) and ends_ns[-1] - ends_ns[0] >= LEAST_KEPT * (end_ns - start_ns):
+    if len(ends_ns) and ends_ns[-1] - ends_ns[0] >= LEAST_KEPT * (end_ns - start_ns):
         start_ns, end_ns = int(ends_ns[0]), int(ends_ns[-1])
     return start_ns, end_ns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
-from wattdock.text import singular
+from wattdock.text import joules_per
 
 # Largest change of J/token per minute: in 5 minutes it makes the 2 % by which a figure may be uncertain.
 MAX_DRIFT_PER_MIN = 0.004
@@ -48,7 +48,7 @@ def _without_drift(inputs: AuditInput, figure: str) -> Outcome:
     if (drift := budget.drift_per_min) is None or (chance := budget.drift_chance_per_min) is None:
         told = f"{figure}; fewer than three blocks (rounds, or 2 s) do not tell whether J/token still changes"
         return Outcome("unknown", told, remedy="set a longer workload.min_duration_s, of three rounds at least")
-    per = f"J/{singular(budget.unit).removeprefix('output ')}"
+    per = joules_per(budget.unit)
     remedy = "let the spans that count (--within) begin later" if command else "set a longer warmup.lead_in_s"
     failed = abs(drift) > max(MAX_DRIFT_PER_MIN, chance)
     told = f"{figure}; {per} changes by {drift:+.2%} a minute; less than {chance:.2%} is not seen"

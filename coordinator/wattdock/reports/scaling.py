@@ -20,7 +20,7 @@ from wattdock.reports.cells import figure_text
 from wattdock.reports.pairs import SIGNIFICANCE
 from wattdock.reports.sessions import ONE_SESSION, Outcome, apart, by_session, outcome, sessions_among, unshown
 from wattdock.reports.wording import boundaries
-from wattdock.text import singular
+from wattdock.text import joules_per
 from wattdock.values import known_max
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Optimum:
         return not interval.low <= 1 <= interval.high if interval else None
 
     def __str__(self) -> str:
-        text = f"{self.point.split}, {self.j_per_token:.4g} J/{singular(self.unit).removeprefix('output ')}"
+        text = f"{self.point.split}, {self.j_per_token:.4g} {joules_per(self.unit)}"
         if self.next_best is None or self.ratio is None:
             return f"{text}; there is no other to compare it with"
         verdicts = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
