@@ -14,7 +14,7 @@ import fake_nvml
 import pytest
 from fake_nvml import FakeGpu, FakeProcess
 from make.rows import document
-from make.stored import bundled, complete, sealed, stored
+from make.stored import bundled, complete, sealed, stored, unpacked
 from pydantic import ValidationError
 from steering import CODES, HOSTILE, steers
 
@@ -142,9 +142,7 @@ def test_a_bundle_prints_no_codes(called: Called, tmp_path: Path) -> None:
     made = bundled(
         stored(tmp_path / "results", name="20260101T000000-a", **{"config.name": HOSTILE}), tmp_path / "b.tar"
     )
-    with tarfile.open(made.path) as file:
-        file.extractall(tmp_path, filter="data")
-        folder = tmp_path / file.getnames()[0].partition("/")[0]
+    folder = unpacked(made.path, tmp_path)
     manifest = folder / "bundle.json"
     changed = json.loads(manifest.read_text()) | {"name": HOSTILE, "missing": [HOSTILE]}
     for content, code in ((changed, 0), (changed | {HOSTILE: 1}, 7), (changed | {"results": {HOSTILE: 0}}, 7)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from forms.host_worlds import LOADS, METERS, OTHERS, draw
+from make.stored import unpacked
 from seams.forms import HostReadings
 
 from wattdock.owned_folder import OwnedFolder
@@ -72,9 +72,7 @@ class Run:
     """A kept run whose records tell the time of day, and readings of a server that takes 350 W + 1.08 × boards."""
 
     def __init__(self, folder: Path) -> None:
-        with tarfile.open(BUNDLE) as bundle:
-            bundle.extractall(folder / "kept", filter="data")
-        [result] = (folder / "kept").glob("*/results/*-vllm-*")
+        [result] = unpacked(BUNDLE, folder / "kept").glob("results/*-vllm-*")
         self.result, self.file, self.lines = result, folder / "readings.csv", list[tuple[float, float]]()
         headline = json.loads((result / "result.json").read_text(encoding="utf-8"))["energy"]["windows"]
         windows = [window for window in headline["passes"] if window["window"] == headline["headline"]]

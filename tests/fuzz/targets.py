@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from hypothesis import strategies as st
 from make import models as tiny
 from make.machine import VirtualMachine, experiment, study
 from make.snapshot import Snapshot
-from make.stored import bundled, store_golden
+from make.stored import bundled, store_golden, unpacked
 from seams.live import exposition
 from seams.publish import sums_of
 from seams.study import PassFinished
@@ -179,9 +178,7 @@ def bundle_seeds(folder: Path) -> list[Files]:
     """A bundle of one result, as a file and unpacked."""
     [place] = store_golden(folder / "results", GOLDEN[0])
     bundled(place, folder / "b.tar")
-    with tarfile.open(folder / "b.tar") as file:
-        file.extractall(folder / "out", filter="data")
-    [top] = (folder / "out").iterdir()
+    top = unpacked(folder / "b.tar", folder / "out")
     return [{"b.tar": (folder / "b.tar").read_bytes()}, {f"b/{k}": v for k, v in content_of(top).items()}]
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from make.stored import bundled, opener, stored
+from make.stored import bundled, opener, stored, unpacked
 from refused import raises
 
 from wattdock.errors import Cause, ConfigError, StoreError
@@ -26,11 +25,7 @@ def chosen(*named: Path) -> list[str]:
 def test_the_folder_of_a_bundle_is_used_once_every_byte_of_it_was_checked(tmp_path: Path) -> None:
     """A result that was measured in it since is named by its own folder."""
     result = stored(tmp_path / "results")
-    around = tmp_path / "around"
-    around.mkdir()
-    with tarfile.open(bundled(result, tmp_path / "b.tar").path) as file:
-        file.extractall(around, filter="data")
-    [bundle] = around.iterdir()
+    bundle = unpacked(bundled(result, tmp_path / "b.tar").path, tmp_path / "around")
     assert chosen(bundle) == [result.name]
     (bundle / "results" / result.name / "restarts/0/requests.parquet").write_bytes(b"other")
     with raises(StoreError, "requests.parquet", cause=Cause.DAMAGED):
