@@ -69,7 +69,7 @@ def test_a_power_profile_is_named_and_what_was_requested_but_is_not_in_force(on:
         FakeGpu(uuid=fake_nvml.uuid_of(3)),
     )
     done = on(gpus, "gpus")
-    profiles = [line.strip() for line in done.stdout.splitlines() if "profile" in line]
+    profiles = [line.strip() for line in done.stdout.splitlines() if "power profile:" in line]
     assert profiles == ["power profile: max-q (requested: max-q, training)"]
 
 

@@ -207,7 +207,7 @@ def test_where_no_engine_can_serve_the_address_is_named(
 
 def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: Path) -> None:
     """Not being in the docker group is not the same as having no Docker; the way in is named."""
-    engine.chmod(0o600)
+    engine.chmod(0)
     home = engine.parent
     run = unprivileged.run_as_user(
         [sys.executable, "-c", PROBE],

@@ -75,7 +75,7 @@ def test_counters_for_root_only_are_named_with_what_would_open_them(tmp_path: Pa
     """Since CVE-2020-8694 that is what a kernel does; as a real unprivileged user."""
     home = user_home(tmp_path)
     for counter in two_sockets(home / "powercap").values():
-        counter.chmod(0o400)
+        counter.chmod(0)
     code = """
 import pathlib
 from wattdock.host import GpuInventory
