@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import chromium
 import fake_nvml
 import pytest
+from _pytest.tmpdir import get_user
 from hypothesis import settings
 from typer.main import get_command
 from xdist.scheduler import LoadFileScheduling
@@ -45,9 +46,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if WORKER:
         os.environ.update(ONE_THREAD_EACH)
-    # pytest's own folders stay for a while: a failed test's can be looked at.
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     own = Path(tempfile.mkdtemp(prefix="wd"))
+    # pytest's own folders stay for a while, where another user made no folder of that name, which pytest refuses: a
+    # failed test's can be looked at. After `su`, root still has the user's name.
+    kept = own.parent / f"pytest-of-{get_user() or 'unknown'}"
+    is_foreign = os.path.lexists(kept) and kept.lstat().st_uid != os.getuid()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(own if is_foreign else own.parent))
     # Sockets and unprivileged users' files lie in it.
     own.chmod(0o755)
     atexit.register(shutil.rmtree, own, ignore_errors=True)
