@@ -109,7 +109,7 @@ def test_the_engine_is_the_one_that_the_docker_command_asks(
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Serve an engine's socket in a folder that anybody may enter."""
-    path = unprivileged.user_home(tmp_path) / "e.sock"
+    path = unprivileged.short_name(unprivileged.user_home(tmp_path)) / "e.sock"
     with socketserver.ThreadingUnixStreamServer(str(path), Engine) as server:
         threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
@@ -188,8 +188,9 @@ def test_where_no_engine_can_serve_the_address_is_named(
 ) -> None:
     """The common case on a laptop or a cluster."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
+    folder = unprivileged.short_name(tmp_path)
     if address:
-        monkeypatch.setenv("DOCKER_HOST", address.format(tmp_path))
+        monkeypatch.setenv("DOCKER_HOST", address.format(folder))
     elif Path("/var/run/docker.sock").exists():
         pytest.skip("a Docker engine runs here")
 
@@ -197,12 +198,12 @@ def test_where_no_engine_can_serve_the_address_is_named(
         def handle(self) -> None:
             self.request.recv(1)
 
-    with socketserver.UnixStreamServer(str(tmp_path / "e.sock"), HangUp) as server:
+    with socketserver.UnixStreamServer(str(folder / "e.sock"), HangUp) as server:
         threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
         with pytest.raises(NoContainersError) as refused:
             find_image("any", backend="fake")
         server.shutdown()
-    assert refused.value.what == said.format(tmp_path)
+    assert refused.value.what == said.format(folder)
 
 
 def test_a_socket_that_the_user_may_not_open_is_a_matter_of_permission(engine: Path) -> None:

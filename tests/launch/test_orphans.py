@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from seams.launch import KEEPER, is_orphan, place_of, remove_socket_folder
-from unprivileged import OTHER_UID, UID
+from unprivileged import OTHER_UID, UID, short_name
 
 from wattdock.files import is_held, new_folder
 
@@ -104,9 +104,10 @@ def test_a_keeper_asks_until_the_container_is_gone(tmp_path: Path) -> None:
 
     folder = tmp_path / "socket"
     folder.mkdir()
-    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "e.sock"), Engine) as server:
+    address = str(short_name(tmp_path) / "e.sock")
+    with socketserver.ThreadingUnixStreamServer(address, Engine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [*KEEPER, "container", str(tmp_path / "e.sock"), "abc", str(folder)]
+        command = [*KEEPER, "container", address, "abc", str(folder)]
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
         server.shutdown()
     assert paths == ["/containers/abc?force=true&v=true"] * 3

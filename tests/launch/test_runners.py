@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from refused import raises
 from seams.launch import REPO, container_variables, engine_settings, process_variables
-from unprivileged import UID
+from unprivileged import UID, short_name
 
 from wattdock.errors import Cause, ConfigError, PreflightError
 from wattdock.host import folders
@@ -131,12 +131,13 @@ def test_what_reaches_a_runner_of_an_engines_settings_is_told_and_nothing_secret
 @pytest.mark.parametrize("runtime", ["here", None, "", "relative", "/absent/folder"])
 def test_a_sockets_folder_is_private(runtime: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else may talk to a runner; cron jobs and containers have no runtime folder, or one that does not exist."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = short_name(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     in_runtime = runtime == "here"
-    (tmp_path / "r").mkdir()
-    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": str(tmp_path / "r") if in_runtime else runtime}
+    (place / "r").mkdir()
+    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": str(place / "r") if in_runtime else runtime}
     folder = folders.make_socket_folder(environ).path
-    assert folder.parent == (tmp_path / "r" if in_runtime else tmp_path)
+    assert folder.parent == (place / "r" if in_runtime else place)
     assert folder.name.startswith("wattdock-")
     assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o700
 
@@ -146,8 +147,9 @@ def test_one_hundred_bytes_are_the_limit(
     length: int, allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted as the kernel does, in bytes and with the socket's own name; ä counts twice."""
-    fixed = len(f"{tmp_path}/ä/wattdock-01234567/r.sock".encode())
-    parent = tmp_path / ("ä" + "d" * (length - fixed))
+    place = short_name(tmp_path)
+    fixed = len(f"{place}/ä/wattdock-01234567/r.sock".encode())
+    parent = place / ("ä" + "d" * (length - fixed))
     parent.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
     if allowed:

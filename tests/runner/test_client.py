@@ -13,6 +13,7 @@ import pytest
 from contract.runner_process import FAKE_FOLDER, load_request, running
 from contract.subjects import write_config
 from refused import raises
+from unprivileged import short_name
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
@@ -109,9 +110,9 @@ def test_a_runner_of_another_protocol_is_refused_by_its_version(tmp_path: Path) 
     """Before what only its own version can name is read."""
     server = grpc.server(ThreadPoolExecutor(1))
     runner_pb2_grpc.add_RunnerServicer_to_server(Newer(), server)  # type: ignore[no-untyped-call]
-    server.add_insecure_port(f"unix:{tmp_path}/r.sock")
+    runner = SimpleNamespace(address=f"unix:{short_name(tmp_path)}/r.sock")
+    server.add_insecure_port(runner.address)
     server.start()
-    runner = SimpleNamespace(address=f"unix:{tmp_path}/r.sock")
     try:
         with RunnerClient(launched(runner)) as client, raises(LaunchError, cause=Cause.VERSION):
             client.wait_ready(60)

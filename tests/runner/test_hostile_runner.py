@@ -13,6 +13,7 @@ import grpc
 import pytest
 from refused import raises
 from seams.runner import wire
+from unprivileged import short_name
 
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
@@ -68,7 +69,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         def serve(**says: Any) -> RunnerClient:
             server = grpc.server(ThreadPoolExecutor(2))
             runner_pb2_grpc.add_RunnerServicer_to_server(Liar(**says), server)  # type: ignore[no-untyped-call]
-            address = f"unix:{tmp_path}/r.sock"
+            address = f"unix:{short_name(tmp_path)}/r.sock"
             server.add_insecure_port(address)
             server.start()
             stack.callback(server.stop, None)
