@@ -44,11 +44,12 @@ CLOSED = WorkloadSpec(batch_size=2, max_output_tokens=7, arrival="closed")
 BATCH = WorkloadSpec(batch_size=2, max_output_tokens=7)
 OPEN = WorkloadSpec(batch_size=4, max_output_tokens=7, arrival="poisson", rate_per_s=1 / PERIOD_S)
 LENGTHS = (3, 5, 4)
-# A runner that writes the stacks of its threads to its log when it is asked to.
+# A runner that writes the stacks of its threads to its log when it is asked to, while none of them runs Python: what
+# faulthandler registers itself reads stacks as they change, and can crash.
 DUMPING = """
 import faulthandler, signal, sys
 from wattdock_runner import __main__ as runner
-faulthandler.register(signal.SIGUSR1, all_threads=True)
+signal.signal(signal.SIGUSR1, lambda *_: faulthandler.dump_traceback())
 sys.exit(runner.main())
 """
 # A client that never lets its pass end, and tells of its progress.
