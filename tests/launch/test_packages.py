@@ -43,6 +43,16 @@ def change_but_for_size_and_time(module: Path) -> None:
     os.utime(module, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
+def become_a_link(module: Path) -> None:
+    """As uv makes them under `UV_LINK_MODE=symlink`."""
+    module.symlink_to(module.rename(module.parents[1] / "in-a-cache.py"))
+
+
+def become_a_pipe(module: Path) -> None:
+    module.unlink()
+    os.mkfifo(module)
+
+
 @pytest.fixture
 def lock(tmp_path: Path) -> PackageLock:
     """Return a lock of two packages and one for another system."""
@@ -76,6 +86,8 @@ def test_a_copy_of_a_backend_with_other_code_is_not_wattdocks_own(tmp_path: Path
         (lambda _: None, None),
         (lambda module: module.write_text("x = 2\n"), "other/__init__.py of other is not the wheel's"),
         (change_but_for_size_and_time, "other/__init__.py of other is not the wheel's"),
+        (become_a_link, None),
+        (become_a_pipe, "other/__init__.py of other is not the wheel's"),
         (lambda module: shutil.rmtree(module.parents[1] / "other-2.1.dist-info"), "other is not installed"),
         (lambda module: module.unlink(), "other/__init__.py of other is not the wheel's"),
         (lambda module: (module.parents[1] / "x.pth").touch(), "x.pth is no package's, and Python runs it"),
