@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from make.outcomes import known
 from make.records import constant_power, experiment, measured, request, stepped_power, timeline
-from seams.analysis import measured_energy, performance, windows
+from seams.analysis import measured_energy, performance
 from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
@@ -48,7 +48,7 @@ def in_slots(done: PassRecord, gpu: GpuTimeline, in_flight: int, arrival: str = 
 
 def figure(done: PassRecord, name: str, *, in_flight: int) -> WindowFigure:
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows(in_slots(done, gpu, in_flight))
+    summary = in_slots(done, gpu, in_flight).windows
     return next(entry for entry in summary.passes if entry.window == name)
 
 
@@ -83,7 +83,7 @@ def test_a_window_holds_the_joules_and_tokens_of_whole_steps(step_s: float, spre
     workload = {"batch_size": 8, "arrival": "closed"}
     # It is over within a step.
     warmup = {"profile": "lead-in", "lead_in_s": 12.345}
-    [_, steady] = windows(experiment(restart, workload=workload, warmup=warmup)).passes
+    [_, steady] = experiment(restart, workload=workload, warmup=warmup).windows.passes
     assert steady.reason is None
     assert steady.energy_per_output_token_j == pytest.approx(500 * step_s / 8, rel=1e-4)
 
@@ -98,7 +98,8 @@ def test_pauses_between_requests_do_not_shorten_a_window() -> None:
     done = dataclasses.replace(measured(0, 10, 120, tuple(requests)), tokens=tokens)
     restart = RestartRecord(0, passes=(done,), timeline=timeline(constant_power(GPU, 500, start_s=0, end_s=130)))
     workload = {"batch_size": 8, "arrival": "poisson", "rate_per_s": 0.4}
-    [_, steady] = windows(experiment(restart, workload=workload, warmup={"profile": "lead-in", "lead_in_s": 20})).passes
+    made_up = experiment(restart, workload=workload, warmup={"profile": "lead-in", "lead_in_s": 20})
+    [_, steady] = made_up.windows.passes
     assert (steady.start_ns, steady.end_ns) == pytest.approx((30 * NS_PER_S, 117 * NS_PER_S))
 
 
@@ -123,7 +124,7 @@ def test_an_absent_definition_stays_absent() -> None:
     """The whole pass has a figure all the same."""
     short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
-    summary = windows(in_slots(short, gpu, 8))
+    summary = in_slots(short, gpu, 8).windows
     assert list(summary.energy_per_output_token_j) == ["drained", "steady_state"]
     assert summary.energy_per_output_token_j["steady_state"] is None
     assert summary.energy_per_output_token_j["drained"]
@@ -141,7 +142,7 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     power = [(10.1, 200), (60, 500), (9.9, 200), (40, 100)]
     made_up = in_slots(done, stepped_power(GPU, power), 8, arrival)
     energy = measured_energy(made_up)
-    speed = performance(made_up, energy.windows)
+    speed = performance(made_up)
     assert energy.windows is not None
     assert speed is not None
     assert energy.windows.headline == headline

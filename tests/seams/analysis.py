@@ -28,6 +28,7 @@ from wattdock.analysis.performance import (
     ttft_s,
     undrained,
 )
+from wattdock.analysis.phases import Bins, MeteredWork, NoCostsError, Work, costs, phases, rounds_of
 from wattdock.analysis.procedure import procedure
 from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
@@ -44,9 +45,8 @@ from wattdock.analysis.statistics import (
     paired_difference,
 )
 from wattdock.analysis.verdict import QUESTIONS, Reason
-from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
+from wattdock.analysis.windows import WINDOWS, is_long_enough
 from wattdock.analysis.work import work as work_done
-from wattdock.analysis.work_costs import Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
     "CONFIDENCE",
@@ -130,6 +130,5 @@ __all__ = [
     "ttft_s",
     "undrained",
     "window_of",
-    "windows",
     "work_done",
 ]

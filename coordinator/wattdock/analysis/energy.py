@@ -15,7 +15,8 @@ from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
 from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
 from wattdock.analysis.pass_energy import PassEnergy
-from wattdock.analysis.windows import Phases, WindowSummary, counted_spans, phases, windows
+from wattdock.analysis.phases import Phases, phases
+from wattdock.analysis.windows import WindowSummary
 from wattdock.values import EnergyBoundary, Stored, known_sum
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
-    summary = windows(measured)
-    counted = summary.of_headline()
+    counted = measured.headline
     by_pass = zip(passes, used, counted, strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
     baselines = idle_baselines(measured)
@@ -139,7 +139,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
         mean_power_w=ratio(counted_j, sum(part.duration_s or 0.0 for part in counted)),
         **_hbm(measured),
         passes=in_passes,
-        windows=summary if passes else None,
+        windows=measured.windows if passes else None,
         idle_baselines=baselines or None,
         **_net(measured, baselines),
         phases=phases(measured),
@@ -151,7 +151,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
 
 def _net(measured: Measured, baselines: Sequence[IdleBaseline]) -> dict[str, Any]:
     """Return the energy above idle, and its uncertainty."""
-    spans = counted_spans(measured)
+    spans = measured.counted_spans
     parts = [measured.energy_of(restart, span) for (restart, _), span in zip(measured.passes, spans, strict=True)]
     total_j, timing_j = known_sum(part.total_j for part in parts), combined_timing_j(parts)
     idle = idle_energy_j(measured, baselines, spans)

@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.idle import IDLE_SPANS, over
-from wattdock.analysis.windows import counted_spans
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
@@ -163,7 +162,7 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
 def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return a GPU's state over what counts of all passes; nothing where the meter has no timeline of it."""
     timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
-    parts = list(zip(timelines, counted_spans(measured), strict=True))
+    parts = list(zip(timelines, measured.counted_spans, strict=True))
     if not any(gpu for gpu, _ in parts):
         return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.joules import Joules, SpanJoules
+from wattdock.analysis.joules import Joules, SpanJoules, ratio
+from wattdock.analysis.occupancy import NoWindowError, tokens_in
+from wattdock.analysis.pass_energy import WindowFigure
+from wattdock.analysis.windows import WINDOWS, WindowName, WindowSummary, marked
+from wattdock.metering import Span
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.metering import Span
     from wattdock.records import EnvironmentSnapshot, PassRecord, RestartRecord
     from wattdock.values import EnergyBoundary
 
@@ -76,10 +81,64 @@ class Measured:
         """Duration of all measured passes together, s."""
         return sum(run_pass.span.duration_s for run_pass in self.pass_records)
 
+    @cached_property
+    def windows(self) -> WindowSummary:
+        """Every definition's figure for every pass, and which definition is the headline's; empty without a pass."""
+        command, names = self.config.command, ["drained", "steady_state"]
+        if command:
+            names[1:] = ["marked"] * bool(command.work.within)
+        figures = [self._figure(name, *of_pass) for name in names for of_pass in self.passes]
+        per_token = dict[str, float | None]()
+        for name in names:
+            # Unknown where a pass has no such window, or no energy.
+            of_window = [figure for figure in figures if figure.window == name]
+            tokens = sum(figure.output_tokens or 0 for figure in of_window)
+            per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
+        steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
+        # Whole passes of rounds are steady without a lead-in, too.
+        cut = self.config.warmup.profile == "lead-in" or not self.config.workload.has_rounds
+        headline: WindowName = "steady_state" if cut and steady else "drained"
+        if command:
+            headline = "marked" if command.work.within else "drained"
+        return WindowSummary(headline=headline, energy_per_output_token_j=per_token, passes=figures)
+
     @property
-    def in_flight(self) -> int:
-        """Requests that all engines together serve at a time."""
-        return self.config.workload.batch_size
+    def headline(self) -> list[WindowFigure]:
+        """The window of each pass that headline figures are of, in order."""
+        return self.windows.of_headline()
+
+    @property
+    def counted_spans(self) -> list[Span]:
+        """The part of each pass that conditions and `net_j` are of: a command's spans that count, else the whole."""
+        spans = [run_pass.span for run_pass in self.pass_records]
+        if self.config.command and self.config.command.work.within:
+            for number, run_pass in enumerate(self.pass_records):
+                with suppress(NoWindowError):
+                    spans[number] = Span("marked", *marked(run_pass, self.config))
+        return spans
+
+    def _figure(self, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
+        where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
+        try:
+            start_ns, end_ns = WINDOWS[name](run_pass, self.config)
+            if end_ns <= start_ns:
+                raise NoWindowError("it ends before it begins")
+        except NoWindowError as error:
+            return WindowFigure(**where, reason=str(error))
+        span = Span(name, start_ns, end_ns)
+        tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
+        joules = self.energy_of(restart, span)
+        return WindowFigure(
+            **where,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            duration_s=span.duration_s,
+            output_tokens=tokens,
+            total_j=joules.total_j,
+            timing_j=joules.timing_j,
+            energy_per_output_token_j=ratio(joules.total_j, tokens),
+            reason=joules.reason,
+        )
 
     def energy_of(
         self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None, *, hbm: bool = False

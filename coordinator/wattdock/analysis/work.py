@@ -17,10 +17,7 @@ from wattdock.records import passes as pass_records
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.pass_energy import WindowFigure
 
 TOO_MANY = "it was marked in more places than are told apart; mark larger parts"
 TOO_SHORT = "its spans are shorter than the meter resolves; mark larger parts"
@@ -84,9 +81,9 @@ class Work(Stored):
         return f", counted by {self.counting_processes} processes" * (self.counting_processes > 1)
 
 
-def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
-    """Return what was done; `headline` are the windows of its passes that count."""
-    passes, unit = measured.pass_records, measured.config.unit
+def work(measured: Measured) -> Work:
+    """Return what was done."""
+    passes, headline, unit = measured.pass_records, measured.headline, measured.config.unit
     ends = [(run_pass, figure.end_ns) for run_pass, figure in zip(passes, headline, strict=True) if run_pass.units]
     units = sum((Counter(run_pass.units) for run_pass in passes), Counter[str]())
     names = dict.fromkeys(marked.name for run_pass in passes for marked in run_pass.marked)
