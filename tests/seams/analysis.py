@@ -43,6 +43,7 @@ from wattdock.analysis.statistics import (
     difference,
     holm,
     paired_difference,
+    t_factor,
 )
 from wattdock.analysis.verdict import QUESTIONS, Reason
 from wattdock.analysis.windows import WINDOWS, is_long_enough
@@ -125,6 +126,7 @@ __all__ = [
     "required_conditions",
     "rounds_of",
     "serving",
+    "t_factor",
     "token_disagreements",
     "tpot_s",
     "ttft_s",
