@@ -147,8 +147,6 @@ def gpu_results(measured: Measured) -> dict[str, GpuResult]:
 
 def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     """Return how well a GPU was read."""
-    if not timelines:
-        return {}
     periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
@@ -160,11 +158,9 @@ def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
 
 
 def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
-    """Return a GPU's state over what counts of all passes; nothing where the meter has no timeline of it."""
+    """Return a GPU's state over what counts of all passes."""
     timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
     parts = list(zip(timelines, measured.counted_spans, strict=True))
-    if not any(gpu for gpu, _ in parts):
-        return {}
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
     energies = [measured.energy.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
     total_j = known_sum(energy.energy_j if energy else None for energy in energies)
@@ -193,13 +189,11 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
 def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
     restarts = [restart for restart in measured.restarts if restart.passes]
-    if not restarts:
-        return {}
     timelines = [restart.gpus.get(uuid) for restart in restarts]
     evidence = {
-        "counter_changes": min(len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines),
-        "process_lists": min(len(gpu.processes) if gpu else 0 for gpu in timelines),
-        "runner_lists": min(len(_runner_lists(restart, uuid)) for restart in restarts),
+        "counter_changes": min((len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines), default=0),
+        "process_lists": min((len(gpu.processes) if gpu else 0 for gpu in timelines), default=0),
+        "runner_lists": min((len(_runner_lists(restart, uuid)) for restart in restarts), default=0),
     }
     if uuid not in measured.used:
         return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
@@ -210,7 +204,7 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
         found = [beside(gpu, lists, run_pass.span) for run_pass in restart.passes]
         unlisted_ends.append(sum(unlisted for unlisted, _ in found))
         foreign_bytes += [foreign for _, foreign in found]
-    return evidence | {"unlisted_ends": max(unlisted_ends), "foreign_bytes": known_max(foreign_bytes)}
+    return evidence | {"unlisted_ends": max(unlisted_ends, default=0), "foreign_bytes": known_max(foreign_bytes)}
 
 
 def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
