@@ -13,7 +13,7 @@ from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timi
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.multi_gpu import multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
-from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
+from wattdock.analysis.other_meters import WindowCheck, cross_check
 from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.performance import (
     Drafts,
@@ -109,7 +109,6 @@ __all__ = [
     "gpu_results",
     "half_width",
     "holm",
-    "host_energy",
     "idle_baselines",
     "idle_energy_j",
     "inter_token_latency",

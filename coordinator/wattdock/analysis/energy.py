@@ -12,8 +12,8 @@ from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
-from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
-from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio, summed
+from wattdock.analysis.other_meters import CrossCheck, cross_check
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.phases import Phases, phases
 from wattdock.analysis.windows import WindowSummary
@@ -129,8 +129,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
         total_j=total_j,
         reason=reason,
         timing_j=timing_j,
-        per_gpu_j=_summed(used),
-        bystander_j=_summed(bystanders),
+        per_gpu_j=summed([joules.per_gpu_j for joules in used]),
+        bystander_j=summed([joules.per_gpu_j for joules in bystanders]),
         source=None if total_j is None else "counter",
         energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
         energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
@@ -144,7 +144,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
         **_net(measured, baselines),
         phases=phases(measured),
         cross_check=cross_check(measured),
-        host_j=host_energy(measured),
+        host_j=summed([run_pass.host_j for run_pass in in_passes]),
         gpu_processes=listed_processes(measured.restarts),
     )
 
@@ -171,13 +171,8 @@ def _hbm(measured: Measured) -> dict[str, Any]:
     return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": mean_w}
 
 
-def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
-    """Return the sums by GPU; None for a GPU with an unknown part."""
-    uuids = dict.fromkeys(uuid for joules in passes for uuid in joules.per_gpu_j)
-    return {uuid: known_sum(joules.per_gpu_j.get(uuid) for joules in passes) for uuid in uuids}
-
-
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
+    timeline = restart.timeline
     return PassEnergy(
         restart=restart.restart,
         pass_index=run_pass.index,
@@ -190,7 +185,7 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         reason=joules.reason,
         prompt_repeats=run_pass.prompt_repeats,
         prompts_reused=run_pass.prompts_reused,
-        host_j=host_joules(restart.timeline, run_pass.span),
+        host_j=timeline.host.joules(run_pass.span) if timeline and timeline.host else {},
         cpu_others_share=run_pass.cpu_others_share,
         lease_fault=run_pass.lease_fault,
     )

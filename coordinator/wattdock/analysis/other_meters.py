@@ -1,4 +1,4 @@
-"""Joules by other meters than the GPUs' counters: a second meter of the GPUs, and the host's counters. Pure."""
+"""Joules by a second meter of the GPUs, held against those of their counters. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.metering import GpuTimeline, Timeline
+    from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, RestartRecord
 
 
@@ -117,15 +117,3 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
 def _step_around(gpu: GpuTimeline, at_ns: int) -> Span:
     """Return how far from an instant a reading of the counter may be of: since the change before, or the next one."""
     return Span("step", at_ns - round((gpu.period_s or 0.0) * NS_PER_S) - EDGE_NS, at_ns + EDGE_NS)
-
-
-def host_joules(timeline: Timeline | None, span: Span) -> dict[str, float | None]:
-    """Return joules of CPU packages and memory in a span, by domain."""
-    return timeline.host.joules(span) if timeline and timeline.host else {}
-
-
-def host_energy(measured: Measured) -> dict[str, float | None]:
-    """Return joules of CPU packages and memory over all measured passes, by domain."""
-    passes = [host_joules(restart.timeline, run_pass.span) for restart, run_pass in measured.passes]
-    names = dict.fromkeys(name for joules in passes for name in joules)
-    return {name: known_sum(joules.get(name) for joules in passes) for name in names}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.analysis.joules import NORMAL95, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, summed
 from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
@@ -133,7 +133,7 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
         **facts,
         total_j=total_j,
         timing_j=hidden_j / NORMAL95,
-        per_gpu_j={uuid: known_sum(part.per_gpu_j.get(uuid) for part in joules) for uuid in measured.used},
+        per_gpu_j=summed([part.per_gpu_j for part in joules]),
         energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
         interval_j=interval,
     )
