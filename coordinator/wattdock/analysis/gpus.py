@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.idle import IDLE_SPANS, over
+from wattdock.analysis.joules import ratio
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
@@ -162,9 +163,6 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
     timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
     parts = list(zip(timelines, measured.counted_spans, strict=True))
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
-    energies = [measured.energy.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
-    total_j = known_sum(energy.energy_j if energy else None for energy in energies)
-    seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
     wholes = [run_pass.span for run_pass in measured.pass_records]
@@ -178,7 +176,7 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
         "max_temperature_c": over(parts, "temperature_c", np.max),
         "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
         "worst_pass_busy_share": min(busy_percent) / 100 if busy_percent else None,
-        "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
+        "mean_power_w": _mean_power_w(measured, parts),
         # The largest disagreement, with its sign: in a sum, passes of opposite signs would cancel.
         "power_over_counter": max(over_counter, key=abs) if over_counter else None,
         "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,
@@ -350,13 +348,12 @@ def _runner_lists(restart: RestartRecord, uuid: str) -> RunnerLists:
 
 def _above_idle_w(measured: Measured, restart: RestartRecord, uuid: str) -> float | None:
     """Return mean power in the pass where it is largest, less that before the runner started."""
-    empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = known_max(_mean_power_w(measured, restart.gpus.get(uuid), [run_pass.span]) for run_pass in restart.passes)
-    idle_w = _mean_power_w(measured, restart.gpus.get(uuid), empty)
+    gpu, empty = restart.gpus.get(uuid), [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
+    busy_w = known_max(_mean_power_w(measured, [(gpu, run_pass.span)]) for run_pass in restart.passes)
+    idle_w = _mean_power_w(measured, [(gpu, span) for span in empty])
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
 
-def _mean_power_w(measured: Measured, gpu: GpuTimeline | None, spans: Sequence[Span]) -> float | None:
-    energy_j = known_sum(measured.energy.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
-    seconds = sum(span.duration_s for span in spans)
-    return energy_j / seconds if energy_j is not None and seconds else None
+def _mean_power_w(measured: Measured, parts: Sequence[Part]) -> float | None:
+    energy_j = known_sum(measured.energy.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
+    return ratio(energy_j, sum(span.duration_s for _, span in parts))
