@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.joules import Joules, SpanJoules, ratio
@@ -84,23 +85,23 @@ class Measured:
     @cached_property
     def windows(self) -> WindowSummary:
         """Every definition's figure for every pass, and which definition is the headline's; empty without a pass."""
-        command, names = self.config.command, ["drained", "steady_state"]
-        if command:
-            names[1:] = ["marked"] * bool(command.work.within)
-        figures = [self._figure(name, *of_pass) for name in names for of_pass in self.passes]
-        per_token = dict[str, float | None]()
-        for name in names:
-            # Unknown where a pass has no such window, or no energy.
-            of_window = [figure for figure in figures if figure.window == name]
-            tokens = sum(figure.output_tokens or 0 for figure in of_window)
-            per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
-        steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
+        names: list[WindowName] = ["drained", "steady_state"]
+        if command := self.config.command:
+            names = ["drained", "marked"] if command.work.within else ["drained"]
+        figures = {name: [self._figure(name, *of_pass) for of_pass in self.passes] for name in names}
+        # Unknown where a pass has no such window, or no energy.
+        per_token = {
+            name: ratio(known_sum(each.total_j for each in found), sum(each.output_tokens or 0 for each in found))
+            for name, found in figures.items()
+        }
         # Whole passes of rounds are steady without a lead-in, too.
         cut = self.config.warmup.profile == "lead-in" or not self.config.workload.has_rounds
-        headline: WindowName = "steady_state" if cut and steady else "drained"
-        if command:
-            headline = "marked" if command.work.within else "drained"
-        return WindowSummary(headline=headline, energy_per_output_token_j=per_token, passes=figures)
+        is_last = command or (cut and all(figure.output_tokens for figure in figures["steady_state"]))
+        return WindowSummary(
+            headline=names[-1] if is_last else "drained",
+            energy_per_output_token_j=per_token,
+            passes=list(chain(*figures.values())),
+        )
 
     @property
     def headline(self) -> list[WindowFigure]:
