@@ -79,8 +79,7 @@ class SpanEnergy:
 class EnergyCurve:
     """Cumulative energy of one GPU, for many spans of one timeline."""
 
-    # What is assumed of a counter without a card, and of power samples.
-    COUNTER_LAG: ClassVar = COUNTER_LAG
+    # What is assumed of power samples.
     POWER_LAG: ClassVar = POWER_LAG
     SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
