@@ -5,13 +5,12 @@ from wattdock.analysis.blocks import measured_budget, window_of
 from wattdock.analysis.budget import ROOM_C, Budget, Entry, NotIncluded, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
-from wattdock.analysis.energy import EnergyResult, measured_energy
+from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed_processes
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
-from wattdock.analysis.multi_gpu import multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check
 from wattdock.analysis.pass_energy import WindowFigure

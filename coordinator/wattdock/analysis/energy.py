@@ -17,7 +17,7 @@ from wattdock.analysis.other_meters import CrossCheck, cross_check
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.phases import Phases, phases
 from wattdock.analysis.windows import WindowSummary
-from wattdock.values import EnergyBoundary, Stored, known_sum
+from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +106,25 @@ class EnergyResult(Stored):
     def hbm95_j(self) -> float | None:
         """Half the width of the 95 % interval of `hbm_j` from timing alone."""
         return None if self.hbm_timing_j is None else NORMAL95 * self.hbm_timing_j
+
+
+class MultiGPUMetrics(Stored):
+    """Distribution of energy over the GPUs used, with the boundary of `energy.per_gpu_j`.
+
+    Attributes:
+        load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
+    """
+
+    gpu_count: int
+    load_imbalance: float
+
+
+def multi_gpu(energy: EnergyResult) -> MultiGPUMetrics | None:
+    """Return the GPUs' shares of all measured passes; None without joules or without output tokens."""
+    shares_j = all_known(energy.per_gpu_j.values())
+    if not energy.total_j or not shares_j or not any(run_pass.output_tokens for run_pass in energy.passes):
+        return None
+    return MultiGPUMetrics(gpu_count=len(shares_j), load_imbalance=max(shares_j) / (energy.total_j / len(shares_j)))
 
 
 def measured_energy(measured: Measured) -> EnergyResult:
