@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from wattdock.analysis.joules import ratio
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
@@ -82,19 +83,14 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     window = timeline.window_around(run_pass.span) if timeline else None
     if timeline is None or window is None:
         return None
-    span = window.span
-    energies = {uuid: measured.energy.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
-    meter_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
-    reason = window.reason or next(
-        (energy.reason for uuid, energy in energies.items() if uuid in used and energy.reason), None
-    )
-    if reason is None and not (used and set(used) <= meter_j.keys() & window.energy_j.keys()):
-        reason = "a GPU that was used is unknown to one of the meters"
+    span, ours = window.span, measured.energy_of(restart, window.span)
+    reason = window.reason or ours.reason
+    if not reason and not window.energy_j.keys() >= {*used}:
+        reason = "a GPU that was used is unknown to the second meter"
     difference_j = share = bound_j = None
-    ours_j = None if reason else known_sum(meter_j[uuid] for uuid in used)
-    if ours_j is not None:
-        difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
-        share = difference_j / ours_j if ours_j else None
+    if not reason and ours.total_j is not None:
+        difference_j = sum(window.energy_j[uuid] for uuid in used) - ours.total_j
+        share = ratio(difference_j, ours.total_j)
         bound_j = known_sum(
             measured.energy.of_gpu(timeline.gpus[uuid], _step_around(timeline.gpus[uuid], at_ns)).energy_j
             for uuid in used
@@ -106,7 +102,7 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
         start_ns=span.start_ns,
         end_ns=span.end_ns,
         second_meter_j=dict(window.energy_j),
-        meter_j=meter_j,
+        meter_j={uuid: measured.energy.of_gpu(gpu, span).energy_j for uuid, gpu in timeline.gpus.items()},
         difference_j=difference_j,
         difference_share=share,
         bound_j=bound_j,
