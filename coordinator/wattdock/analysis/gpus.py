@@ -55,7 +55,6 @@ class GpuResult(Stored):
         used: It held a part of the model.
         power_course: How the course of energy between changes of the counter is known: from the driver's own 20 ms
             samples of power (driver_samples) or from the changes alone (counter_only); both, joined by "+".
-        counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
@@ -83,7 +82,6 @@ class GpuResult(Stored):
 
     used: bool
     power_course: str | None = None
-    counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
     events: list[MeterEvent] = Field(default_factory=list)
     throttled_share: dict[str, float] | None = None
@@ -148,11 +146,9 @@ def gpu_results(measured: Measured) -> dict[str, GpuResult]:
 
 def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     """Return how well a GPU was read."""
-    periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
         "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
-        "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
         "events": [event for gpu in timelines for event in gpu.events],
     }
@@ -188,21 +184,23 @@ def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
     restarts = [restart for restart in measured.restarts if restart.passes]
     timelines = [restart.gpus.get(uuid) for restart in restarts]
+    lists = [_runner_lists(restart, uuid) for restart in restarts]
     evidence = {
         "counter_changes": min((len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines), default=0),
         "process_lists": min((len(gpu.processes) if gpu else 0 for gpu in timelines), default=0),
-        "runner_lists": min((len(_runner_lists(restart, uuid)) for restart in restarts), default=0),
+        "runner_lists": min(map(len, lists), default=0),
     }
     if uuid not in measured.used:
         return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
-    unlisted_ends, foreign_bytes = [], list[float | None]()
     beside = _beside_command if measured.config.command else _beside_engine
-    for restart in restarts:
-        gpu, lists = restart.gpus.get(uuid), _runner_lists(restart, uuid)
-        found = [beside(gpu, lists, run_pass.span) for run_pass in restart.passes]
-        unlisted_ends.append(sum(unlisted for unlisted, _ in found))
-        foreign_bytes += [foreign for _, foreign in found]
-    return evidence | {"unlisted_ends": max(unlisted_ends, default=0), "foreign_bytes": known_max(foreign_bytes)}
+    found = [
+        [beside(gpu, of_restart, run_pass.span) for run_pass in restart.passes]
+        for restart, gpu, of_restart in zip(restarts, timelines, lists, strict=True)
+    ]
+    return evidence | {
+        "unlisted_ends": max((sum(unlisted for unlisted, _ in of_restart) for of_restart in found), default=0),
+        "foreign_bytes": known_max(foreign for of_restart in found for _, foreign in of_restart),
+    }
 
 
 def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:

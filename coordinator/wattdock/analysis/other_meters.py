@@ -36,8 +36,6 @@ class WindowCheck(Stored):
 
     restart: int
     pass_index: int = Field(alias="pass")
-    start_ns: int
-    end_ns: int
     second_meter_j: dict[str, float]
     meter_j: dict[str, float | None]
     difference_j: float | None
@@ -99,8 +97,6 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     return WindowCheck(
         restart=restart.restart,
         pass_index=run_pass.index,
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
         second_meter_j=dict(window.energy_j),
         meter_j={uuid: measured.energy.of_gpu(gpu, span).energy_j for uuid, gpu in timeline.gpus.items()},
         difference_j=difference_j,
