@@ -106,15 +106,12 @@ def test_pauses_between_requests_do_not_shorten_a_window() -> None:
 @pytest.mark.parametrize(
     ("done", "in_flight", "reason"),
     [
-        (closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True), 8, "s of 20.0 s"),
-        (closed_loop(slots=8, seconds=30, lifetime_s=8, staggered=True), 8, "5 lifetimes"),
         (closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=False), 8, "lock-step: 100%"),
         (closed_loop(slots=7, seconds=60, lifetime_s=4, staggered=True), 8, "7 of 8 requests in flight"),
-        (closed_loop(slots=8, seconds=1, lifetime_s=4, staggered=True), 64, "never leave 64 in flight"),
     ],
 )
 def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: PassRecord, in_flight: int, reason: str) -> None:
-    """Too short, in lock-step, not full: no figure is better than one of something else."""
+    """In lock-step, or not full: no figure is better than one of something else."""
     steady = figure(done, "steady_state", in_flight=in_flight)
     assert steady.energy_per_output_token_j is None
     assert reason in (steady.reason or "")
