@@ -2,7 +2,7 @@
 
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import ROOM_C, Budget, Entry, NotIncluded, budget
+from wattdock.analysis.budget import ROOM_C, Budget, Entry, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
@@ -27,7 +27,7 @@ from wattdock.analysis.performance import (
     ttft_s,
     undrained,
 )
-from wattdock.analysis.phases import Bins, MeteredWork, NoCostsError, Work, costs, phases, rounds_of
+from wattdock.analysis.phases import Bins, MeteredWork, Work, costs, phases, rounds_of
 from wattdock.analysis.procedure import procedure
 from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
@@ -44,7 +44,7 @@ from wattdock.analysis.statistics import (
     paired_difference,
     t_factor,
 )
-from wattdock.analysis.verdict import QUESTIONS, Reason
+from wattdock.analysis.verdict import QUESTIONS
 from wattdock.analysis.windows import WINDOWS, is_long_enough
 from wattdock.analysis.work import work as work_done
 
@@ -80,13 +80,10 @@ __all__ = [
     "ListedProcess",
     "Measured",
     "MeteredWork",
-    "NoCostsError",
     "NoWindowError",
-    "NotIncluded",
     "Performance",
     "Quality",
     "Quantiles",
-    "Reason",
     "Restarts",
     "Roofline",
     "SpanJoules",
