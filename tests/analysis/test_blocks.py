@@ -20,7 +20,6 @@ from seams.analysis import (
     Window,
     measured_budget,
     window_of,
-    windows,
 )
 from seams.metering import Series
 from seams.records import NOTHING_DECLARED, DeclaredWork, TokenSeries
@@ -53,7 +52,7 @@ class ExactJoules(KnownJoules):
 
 def window(made_up: Measured) -> Window:
     """Return the window of the only pass, as the headline has it."""
-    [(restart, run_pass)], summary = made_up.passes, windows(made_up)
+    [(restart, run_pass)], summary = made_up.passes, made_up.windows
     assert summary.headline == "steady_state", summary.passes
     [figure] = summary.of_headline()
     return window_of(made_up, restart, run_pass, figure)
@@ -128,7 +127,7 @@ def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
     workload = {"arrival": "closed", "batch_size": 4, "prompts": {"source": "synthetic", "count": count}}
     made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)
     made_up = replace(made_up, energy=ExactJoules(loop, np.random.default_rng(0)))
-    found = measured_budget(made_up, windows(made_up))
+    found = measured_budget(made_up)
     assert found
     same, own = found.entry(Budget.PROMPTS), found.entry("restarts")
     assert own
@@ -286,14 +285,14 @@ def test_a_temperature_reaches_five_seconds(last_s: float, *, known: bool) -> No
 def test_without_instants_or_joules_of_its_parts_a_window_is_one_block() -> None:
     """Its joules and tokens are known all the same, and no work is told."""
     made_up = in_rounds(static_rounds(8, silent=True), STEADY)
-    [(restart, done)], [figure] = made_up.passes, windows(made_up).of_headline()
+    [(restart, done)], [figure] = made_up.passes, made_up.headline
     blind = window_of(made_up, restart, done, figure)
     assert (figure.window, blind.lead_in_s) == ("drained", 0)
     assert (blind.block_j.tolist(), blind.block_tokens.tolist()) == ([figure.total_j], [480])
     assert (dict(blind.work), dict(blind.declared)) == ({}, {})
     # A second GPU, which the meter lost before the window was over.
     whole = in_rounds(static_rounds(8), STEADY)
-    [(restart, done)], [figure] = whole.passes, windows(whole).of_headline()
+    [(restart, done)], [figure] = whole.passes, whole.headline
     lost = replace(whole, energy=KnownTotal(figure.total_j or 0.0))
     only = window_of(lost, restart, done, figure)
     assert (only.block_j.tolist(), only.block_tokens.tolist(), dict(only.work)) == ([figure.total_j], [360], {})
@@ -319,12 +318,12 @@ def test_a_budget_is_of_all_windows_of_each_restart_and_without_joules_there_is_
         for number, (passes, watts) in enumerate([(1, 300), (2, 300), (1, 303)])
     ]
     made_up = replace(in_rounds(done, STEADY), restarts=restarts)
-    found = measured_budget(made_up, windows(made_up))
+    found = measured_budget(made_up)
     assert found is not None
     # 20.5 s and 360 tokens of each.
     assert found.per_restart == pytest.approx([300 * 20.5 / 360, 300 * 20.5 / 360, 303 * 20.5 / 360], rel=1e-3)
     assert found.measured == pytest.approx(300.75 * 20.5 / 360, rel=1e-3)
     blind = replace(made_up, restarts=[*restarts[:2], replace(restarts[2], timeline=None)])
-    assert measured_budget(blind, windows(blind)) is None
+    assert measured_budget(blind) is None
     empty = replace(made_up, restarts=[])
-    assert measured_budget(empty, windows(empty)) is None
+    assert measured_budget(empty) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make.records import experiment, measured, stepped_power, timeline
-from seams.analysis import gpu_results, measured_budget, measured_energy, window_of, windows, work_done
+from seams.analysis import gpu_results, measured_budget, measured_energy, window_of, work_done
 from seams.audit import AuditInput, window_steady
 from seams.metering import Series
 from seams.records import Marked, TokenSeries
@@ -69,7 +69,7 @@ def command(
 def test_first_seconds_are_those_of_the_gpus_work_not_of_imports_before_it() -> None:
     """The epoch begins 35 s into the run, and 5 s after the GPU began to work: 1 % × exp(−5 ÷ 15)."""
     run = command("epoch", [(EPOCH_S, END_S - 0.25)])
-    budget = measured_budget(run, windows(run))
+    budget = measured_budget(run)
     assert budget is not None
     [entry] = [entry for entry in budget.entries if entry.name == "first seconds"]
     assert entry.standard_uncertainty == pytest.approx(0.01 * np.exp(-5 / 15), rel=0.03)
@@ -90,7 +90,7 @@ def test_conditions_and_joules_above_idle_are_of_the_spans_that_count() -> None:
 def test_blocks_hold_whole_steps_of_all_ranks(ranks_s: list[float]) -> None:
     """Each of the ten of 1.98 s holds four, or one more or less, also where a rank is a fifth of a step late."""
     run = command("epoch", [(EPOCH_S, END_S - 0.25)], ranks_s)
-    (restart, done), figure = run.passes[0], windows(run).of_headline()[0]
+    (restart, done), figure = run.passes[0], run.headline[0]
     steps = window_of(run, restart, done, figure).block_tokens / (4 * len(ranks_s))
     assert (len(steps), steps.sum(), {*steps} <= {3, 4, 5}) == (10, 39, True)
 
@@ -98,7 +98,7 @@ def test_blocks_hold_whole_steps_of_all_ranks(ranks_s: list[float]) -> None:
 def test_marks_outside_the_spans_that_count_change_no_block() -> None:
     """An evaluation that marks nothing for 20 s, and two compilations before it: steps are those within the spans."""
     run = command("epoch", [(EPOCH_S, END_S - 0.25)])
-    (restart, done), figure = run.passes[0], windows(run).of_headline()[0]
+    (restart, done), figure = run.passes[0], run.headline[0]
     at_ns, counts = done.tokens.at_ns, done.tokens.output_tokens
     outside_ns = np.array([START_S + 1, START_S + 20]) * NS_PER_S
     around_ns = np.concatenate((outside_ns, at_ns, [at_ns[-1] + 20 * NS_PER_S]))
@@ -111,14 +111,14 @@ def test_marks_outside_the_spans_that_count_change_no_block() -> None:
 def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_all_have_no_joules() -> None:
     """Three equal runs differ by nothing; one over the step of power is off by what a tick hides, a short one all."""
     run = command("step", [(BUSY_S - 10, BUSY_S + 10)])
-    [step] = work_done(run, windows(run).passes[:3]).marked
+    [step] = work_done(run).marked
     assert step.interval_j is not None
     assert step.timing_j is not None
     each_j = 10 * (IDLE_W + BUSY_W)
     assert step.energy_per_span_j == pytest.approx(each_j, rel=0.01)
     assert step.interval_j.high - each_j == pytest.approx(1.96 * step.timing_j / 3, rel=0.05)
     run = command("communication", [(BUSY_S - 0.001, BUSY_S + 0.001)])
-    [short] = work_done(run, windows(run).passes[:3]).marked
+    [short] = work_done(run).marked
     assert (short.count, short.total_j, short.interval_j) == (3, None, None)
     assert short.reason == "its spans are shorter than the meter resolves; mark larger parts"
 
@@ -143,7 +143,7 @@ def test_spans_that_count_must_not_get_cheaper_or_dearer(
     falling = [(2, BUSY_W * (1 - fall * step / 9)) for step in range(10)]
     power = [(BUSY_S, IDLE_W), (EPOCH_S - BUSY_S, BUSY_W), *falling, (5, IDLE_W)]
     run = command("epoch", [(EPOCH_S, EPOCH_S + length_s)], power=power)
-    parts = {"budget": measured_budget(run, windows(run)), "energy": measured_energy(run)}
+    parts = {"budget": measured_budget(run), "energy": measured_energy(run)}
     result: Any = SimpleNamespace(config=run.config, environment="", procedure="", **parts)
     check = window_steady(AuditInput(result)).named("measured window")
     assert (check.status, check.figure[: len(figure)], check.remedy) == (status, figure, remedy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from make.records import constant_power, experiment, measured, request, timeline
-from seams.analysis import NO_INSTANTS, Goodput, goodput, windows
+from seams.analysis import NO_INSTANTS, Goodput, goodput
 from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
@@ -29,7 +29,7 @@ def judged(done: PassRecord, *, arrival: str = "batch", power_w: float | None = 
     meter = None if power_w is None else timeline(constant_power(GPU, power_w, start_s=0, end_s=seconds))
     restart = RestartRecord(0, passes=(done,), timeline=meter)
     made_up = experiment(restart, workload={"arrival": arrival, "batch_size": 2}, slo=slo)
-    good = goodput(made_up, windows(made_up))
+    good = goodput(made_up)
     assert good is not None
     return good
 
@@ -99,4 +99,4 @@ def test_goodput_of_a_steady_state_counts_its_joules_and_what_ended_in_it() -> N
 
 def test_without_limits_there_is_no_goodput() -> None:
     """Nothing was asked, so nothing is answered."""
-    assert goodput(experiment(RestartRecord(0, passes=(DONE,))), None) is None
+    assert goodput(experiment(RestartRecord(0, passes=(DONE,)))) is None

@@ -18,7 +18,6 @@ from seams.analysis import (
     rounds_of,
     token_disagreements,
     undrained,
-    windows,
 )
 from seams.records import TokenSeries
 
@@ -38,7 +37,7 @@ def restart(done: PassRecord) -> RestartRecord:
 def window(name: str, done: PassRecord, *, in_flight: int) -> tuple[float, float] | str | None:
     """Return a window's begin and end, s, or why there is none."""
     made_up = experiment(restart(done), used=[GPU], workload={"batch_size": in_flight, "arrival": "closed"})
-    [found] = [figure for figure in windows(made_up).passes if figure.window == name]
+    [found] = [figure for figure in made_up.windows.passes if figure.window == name]
     if found.start_ns is None or found.end_ns is None:
         return found.reason
     return found.start_ns / NS_PER_S, found.end_ns / NS_PER_S

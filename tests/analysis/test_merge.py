@@ -57,9 +57,8 @@ def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_token
 
 def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     """680 W over both; the larger share is 600 ÷ 340 of the mean."""
-    done = speed_of(PASS)
     energy = energy_of(used=BOTH)
-    shared = multi_gpu(energy, done)
+    shared = multi_gpu(energy)
     assert shared is not None
     assert shared.gpu_count == 2
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)

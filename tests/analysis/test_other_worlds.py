@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from seams.analysis import PROMPTS, SECONDS, Budget, Window, budget, paired_difference
+from seams.analysis import PROMPTS, SECONDS, Budget, Window, budget, paired_difference, t_factor
 from seams.audit import MAX_DRIFT_PER_MIN
 
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def test_a_change_of_joules_is_told_by_the_minute_and_warmth_is_none() -> None:
     warming = budget([[window(1 + 0.0006 * (blocks - 9.5), 60 + blocks)]] * 3)
     assert warming.drift_per_min == pytest.approx(0, abs=1e-4)
     # A coefficient of temperature is known to half of itself.
-    assert warming.drift_error_per_min == pytest.approx(0.009, rel=0.01)
+    assert warming.drift_chance_per_min == pytest.approx(t_factor(3 * 18, 0.9973) * 0.009, rel=0.01)
     assert budget([[window(np.ones(2))]] * 3).drift_per_min is None

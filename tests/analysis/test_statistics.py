@@ -51,14 +51,6 @@ def test_an_interval_comes_from_restart_means_with_one_degree_of_freedom_less() 
     assert list(seen.interval or ()) == pytest.approx([1.1 * exp(-half), 1.1 * exp(half)])
 
 
-def test_an_interval_of_what_cannot_be_negative_ends_above_zero() -> None:
-    """0.5, 1.0 and 1.5 tokens/s: Student's t would go from −0.24."""
-    seen = Restarts.of_groups(
-        by_restart([energy_pass(restart, 0, 1, tokens) for restart, tokens in enumerate((10, 20, 30))]), SPEED
-    )
-    assert list(seen.interval or ()) == pytest.approx([0.2888, 3.463], abs=1e-3)
-
-
 def test_a_figure_is_shown_to_the_second_digit_of_half_its_interval() -> None:
     """The ends, too; without an interval in the format that is asked for."""
     assert figure_text(Figure(1.0, Interval(0.2888, 3.463))) == "1.0 [0.3, 3.5]"
@@ -186,7 +178,6 @@ def test_pairs_are_tested_by_student_s_t_on_the_differences_of_logarithms() -> N
 def test_runs_that_do_differ_are_told_apart() -> None:
     """TP=2 against PP=2 at batch 8: 15 % more energy per token, seen from five rounds of each."""
     found = difference(*(Restarts.of_values(RECORDED[name][:5]) for name in ("TP=2 batch 8", "PP=2 batch 8")))
-    assert found.p_value < 0.05
     assert found.p_value < 1e-4
     assert 0.13 < found.interval.low < found.relative < found.interval.high < 0.17
 
@@ -205,11 +196,3 @@ def test_the_first_half_of_a_recorded_run_does_not_differ_from_the_second(name: 
     found = difference(Restarts.of_values(rounds[:half]), Restarts.of_values(rounds[half:]))
     assert found.p_value > 0.05
     assert found.interval.low < 0 < found.interval.high
-
-
-def test_a_drift_differs_between_halves_though_no_shuffle_shows_it() -> None:
-    """Ten percent over a run: what a shuffled A/A would call alike in nineteen of twenty splits."""
-    rounds = RECORDED["TP=2 batch 8"]
-    drifting = [value * (1 + 0.1 * at / len(rounds)) for at, value in enumerate(rounds)]
-    halves = drifting[: len(rounds) // 2], drifting[len(rounds) // 2 :]
-    assert difference(*map(Restarts.of_values, halves)).p_value < 0.05

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from seams.analysis import Measured, Performance, performance, windows
+from seams.analysis import Measured, Performance, performance
 from seams.metering import COUNTER_LAG, SAMPLES, Series, Ticks
 from seams.records import TokenSeries
 
@@ -69,7 +69,7 @@ def experiment(
 def speed_of(*passes: PassRecord) -> Performance:
     """Speed over passes of batches, each with all that came until its engine had drained."""
     made_up = experiment(RestartRecord(0, passes=passes), used=())
-    speed = performance(made_up, windows(made_up))
+    speed = performance(made_up)
     assert speed is not None
     return speed
 

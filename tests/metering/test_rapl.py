@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from make.records import experiment, measured, request
 from metering.powercap import add_domain, set_uj, two_sockets
-from seams.analysis import host_energy
+from seams.analysis import measured_energy
 from seams.metering import Domain, HostTimeline, RaplRecorder, Series, Source, find_domains
 
 from wattdock.clock import NS_PER_S, Clock
@@ -134,5 +134,5 @@ def test_host_joules_are_summed_over_passes_per_domain_and_unknown_where_one_pas
     passes = tuple(
         measured(n, start, start + 2.0, (request(0, start, start, start + 2, 5),)) for n, start in enumerate((2.0, 7.0))
     )
-    host_j = host_energy(experiment(RestartRecord(0, passes=passes, timeline=timeline)))
+    host_j = measured_energy(experiment(RestartRecord(0, passes=passes, timeline=timeline))).host_j
     assert host_j == {"package-0": pytest.approx(400), "package-1": None}

@@ -2,18 +2,17 @@
 
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import ROOM_C, Budget, Entry, NotIncluded, budget
+from wattdock.analysis.budget import ROOM_C, Budget, Entry, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
-from wattdock.analysis.energy import EnergyResult, measured_energy
+from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed_processes
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
-from wattdock.analysis.multi_gpu import multi_gpu
 from wattdock.analysis.occupancy import Instants, NoWindowError
-from wattdock.analysis.other_meters import WindowCheck, cross_check, host_energy
+from wattdock.analysis.other_meters import WindowCheck, cross_check
 from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.analysis.performance import (
     Drafts,
@@ -28,6 +27,7 @@ from wattdock.analysis.performance import (
     ttft_s,
     undrained,
 )
+from wattdock.analysis.phases import Bins, MeteredWork, Work, costs, phases, rounds_of
 from wattdock.analysis.procedure import procedure
 from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
@@ -42,11 +42,11 @@ from wattdock.analysis.statistics import (
     difference,
     holm,
     paired_difference,
+    t_factor,
 )
-from wattdock.analysis.verdict import QUESTIONS, Reason
-from wattdock.analysis.windows import WINDOWS, is_long_enough, phases, rounds_of, windows
+from wattdock.analysis.verdict import QUESTIONS
+from wattdock.analysis.windows import WINDOWS, is_long_enough
 from wattdock.analysis.work import work as work_done
-from wattdock.analysis.work_costs import Bins, MeteredWork, NoCostsError, Work, costs
 
 __all__ = [
     "CONFIDENCE",
@@ -80,13 +80,10 @@ __all__ = [
     "ListedProcess",
     "Measured",
     "MeteredWork",
-    "NoCostsError",
     "NoWindowError",
-    "NotIncluded",
     "Performance",
     "Quality",
     "Quantiles",
-    "Reason",
     "Restarts",
     "Roofline",
     "SpanJoules",
@@ -108,7 +105,6 @@ __all__ = [
     "gpu_results",
     "half_width",
     "holm",
-    "host_energy",
     "idle_baselines",
     "idle_energy_j",
     "inter_token_latency",
@@ -125,11 +121,11 @@ __all__ = [
     "required_conditions",
     "rounds_of",
     "serving",
+    "t_factor",
     "token_disagreements",
     "tpot_s",
     "ttft_s",
     "undrained",
     "window_of",
-    "windows",
     "work_done",
 ]

@@ -1,6 +1,6 @@
 """What tests reach behind the door of `audit`: a name that moves is changed here only."""
 
-from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, memory_alone, other_gpus_idle
+from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, other_gpus_idle
 from wattdock.audit.check import AuditInput
 from wattdock.audit.gpus import readings_agree
 from wattdock.audit.known import MAX_DRIFT_PER_MIN, window_steady
@@ -15,7 +15,6 @@ __all__ = [
     "gpus_alone",
     "gpus_fed",
     "machine_alone",
-    "memory_alone",
     "other_gpus_idle",
     "readings_agree",
     "window_steady",

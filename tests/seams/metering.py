@@ -16,7 +16,6 @@ from wattdock.metering.tick_schedule import TickSchedule
 from wattdock.metering.timeline import (
     HBM_POWER,
     SAMPLES,
-    EnergySource,
     HostTimeline,
     LagModel,
     ProcessSample,
@@ -39,7 +38,6 @@ __all__ = [
     "Domain",
     "DriverSamples",
     "EnergyInterpolation",
-    "EnergySource",
     "Exchange",
     "GpuReader",
     "GpuSampler",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.pass_energy import WindowFigure
-    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
@@ -36,18 +35,18 @@ MOST_DISTINCT = 0.9
 TEMPERATURE_REACH_S = 5.0
 
 
-def measured_budget(measured: Measured, summary: WindowSummary) -> Budget | None:
+def measured_budget(measured: Measured) -> Budget | None:
     """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
     restarts: dict[int, list[Window]] = {}
     sent, lengths = list[Counter[int]](), set[tuple[int | None, int | None]]()
-    for (restart, run_pass), figure in zip(measured.passes, summary.of_headline(), strict=True):
+    for (restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True):
         if not figure.energy_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
         inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
         sent.append(Counter(request.prompt_hash for request in inside if request.prompt_hash is not None))
         lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
-    whole = measured.config.command is not None and summary.headline == "drained"
+    whole = measured.config.command is not None and measured.windows.headline == "drained"
     runs = list(restarts.values())
     prompts = measured.config.prompts
     is_list = prompts.count is None and _is_whole(sent)

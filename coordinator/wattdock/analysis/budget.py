@@ -95,8 +95,8 @@ class Budget(Stored):
         degrees_of_freedom: Effective ones (Welch, Satterthwaite); null for infinitely many.
         expanded: Half the 95 % interval, relative; null with the reason.
         per_restart: Corrected figure of each restart, J.
-        drift_per_min, drift_error_per_min: Relative change of J/token per minute within windows, beside mix and
-            temperature, and its standard uncertainty; null where windows have too few blocks, or are whole runs.
+        drift_per_min: Relative change of J/token per minute within windows, beside mix and temperature; null where
+            windows have too few blocks, or are whole runs.
         drift_chance_per_min: Largest change that chance makes.
     """
 
@@ -121,7 +121,6 @@ class Budget(Stored):
     not_included: list[NotIncluded] = Field(default_factory=list)
     per_restart: list[float] = Field(default_factory=list)
     drift_per_min: float | None = None
-    drift_error_per_min: float | None = None
     drift_chance_per_min: float | None = None
     reason: str | None = None
 
@@ -234,7 +233,6 @@ def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) 
         error = hypot(error, TEMPERATURE_COEFFICIENT[1] * float(shares @ warming))
     return {
         "drift_per_min": float(shares @ slopes) * 60,
-        "drift_error_per_min": error * 60,
         "drift_chance_per_min": t_factor(freedom, WITHIN_CHANCE) * error * 60,
     }
 

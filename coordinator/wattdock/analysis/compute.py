@@ -131,7 +131,7 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
     duration_s = measured.passes_s
     bits, names = _operand_bits(model, environment), environment.gpu_names
     peak = gpu_models.peak_of(names, bits) if bits else None
-    per_engine = measured.in_flight // measured.config.section.replicas
+    per_engine = measured.config.workload.batch_size // measured.config.section.replicas
     bytes_read = _least_bytes(model, requests, environment, in_flight=per_engine)
     roofline = Roofline.of(flops, bytes_read, peak, duration_s=duration_s) if peak and bytes_read and flops else None
     return Compute(

@@ -12,11 +12,12 @@ from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
-from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio
-from wattdock.analysis.other_meters import CrossCheck, cross_check, host_energy, host_joules
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio, summed
+from wattdock.analysis.other_meters import CrossCheck, cross_check
 from wattdock.analysis.pass_energy import PassEnergy
-from wattdock.analysis.windows import Phases, WindowSummary, counted_spans, phases, windows
-from wattdock.values import EnergyBoundary, Stored, known_sum
+from wattdock.analysis.phases import Phases, phases
+from wattdock.analysis.windows import WindowSummary
+from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +108,25 @@ class EnergyResult(Stored):
         return None if self.hbm_timing_j is None else NORMAL95 * self.hbm_timing_j
 
 
+class MultiGPUMetrics(Stored):
+    """Distribution of energy over the GPUs used, with the boundary of `energy.per_gpu_j`.
+
+    Attributes:
+        load_imbalance: Largest ÷ mean energy over the GPUs used; 1 is even.
+    """
+
+    gpu_count: int
+    load_imbalance: float
+
+
+def multi_gpu(energy: EnergyResult) -> MultiGPUMetrics | None:
+    """Return the GPUs' shares of all measured passes; None without joules or without output tokens."""
+    shares_j = all_known(energy.per_gpu_j.values())
+    if not energy.total_j or not shares_j or not any(run_pass.output_tokens for run_pass in energy.passes):
+        return None
+    return MultiGPUMetrics(gpu_count=len(shares_j), load_imbalance=max(shares_j) / (energy.total_j / len(shares_j)))
+
+
 def measured_energy(measured: Measured) -> EnergyResult:
     """Return the energy of all measured passes of all restarts."""
     passes = measured.passes
@@ -115,8 +135,7 @@ def measured_energy(measured: Measured) -> EnergyResult:
     reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
     total_j = None if reason else known_sum(joules.total_j for joules in used)
     timing_j = None if reason else combined_timing_j(used)
-    summary = windows(measured)
-    counted = summary.of_headline()
+    counted = measured.headline
     by_pass = zip(passes, used, counted, strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
     baselines = idle_baselines(measured)
@@ -129,8 +148,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
         total_j=total_j,
         reason=reason,
         timing_j=timing_j,
-        per_gpu_j=_summed(used),
-        bystander_j=_summed(bystanders),
+        per_gpu_j=summed([joules.per_gpu_j for joules in used]),
+        bystander_j=summed([joules.per_gpu_j for joules in bystanders]),
         source=None if total_j is None else "counter",
         energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
         energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
@@ -139,19 +158,19 @@ def measured_energy(measured: Measured) -> EnergyResult:
         mean_power_w=ratio(counted_j, sum(part.duration_s or 0.0 for part in counted)),
         **_hbm(measured),
         passes=in_passes,
-        windows=summary if passes else None,
+        windows=measured.windows if passes else None,
         idle_baselines=baselines or None,
         **_net(measured, baselines),
         phases=phases(measured),
         cross_check=cross_check(measured),
-        host_j=host_energy(measured),
+        host_j=summed([run_pass.host_j for run_pass in in_passes]),
         gpu_processes=listed_processes(measured.restarts),
     )
 
 
 def _net(measured: Measured, baselines: Sequence[IdleBaseline]) -> dict[str, Any]:
     """Return the energy above idle, and its uncertainty."""
-    spans = counted_spans(measured)
+    spans = measured.counted_spans
     parts = [measured.energy_of(restart, span) for (restart, _), span in zip(measured.passes, spans, strict=True)]
     total_j, timing_j = known_sum(part.total_j for part in parts), combined_timing_j(parts)
     idle = idle_energy_j(measured, baselines, spans)
@@ -171,13 +190,8 @@ def _hbm(measured: Measured) -> dict[str, Any]:
     return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": mean_w}
 
 
-def _summed(passes: Sequence[Joules]) -> dict[str, float | None]:
-    """Return the sums by GPU; None for a GPU with an unknown part."""
-    uuids = dict.fromkeys(uuid for joules in passes for uuid in joules.per_gpu_j)
-    return {uuid: known_sum(joules.per_gpu_j.get(uuid) for joules in passes) for uuid in uuids}
-
-
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:
+    timeline = restart.timeline
     return PassEnergy(
         restart=restart.restart,
         pass_index=run_pass.index,
@@ -190,7 +204,7 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         reason=joules.reason,
         prompt_repeats=run_pass.prompt_repeats,
         prompts_reused=run_pass.prompts_reused,
-        host_j=host_joules(restart.timeline, run_pass.span),
+        host_j=timeline.host.joules(run_pass.span) if timeline and timeline.host else {},
         cpu_others_share=run_pass.cpu_others_share,
         lease_fault=run_pass.lease_fault,
     )

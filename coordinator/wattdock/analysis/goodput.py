@@ -10,7 +10,6 @@ from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import RequestRecord
 
 NO_INSTANTS = "the engine does not tell when requests got their first token and when they ended"
@@ -40,15 +39,11 @@ class Goodput(Stored):
     reason: str | None = None
 
 
-def goodput(measured: Measured, windows: WindowSummary | None) -> Goodput | None:
-    """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked.
-
-    Args:
-        windows: Windows of the passes, in their order; None without any.
-    """
+def goodput(measured: Measured) -> Goodput | None:
+    """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked."""
     if (slo := measured.config.slo) is None:
         return None
-    parts = windows.of_headline() if windows else []
+    parts = measured.headline
     requests: list[RequestRecord] = []
     for run_pass, part in zip(measured.pass_records, parts, strict=True):
         requests += [request for request in run_pass.requests if part.holds(request.finished_ns)]

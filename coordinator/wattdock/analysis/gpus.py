@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.idle import IDLE_SPANS, over
-from wattdock.analysis.windows import counted_spans
+from wattdock.analysis.joules import ratio
 from wattdock.clock import NS_PER_S
 from wattdock.metering import EnergyCurve, MeterEvent, Span
 from wattdock.records import RestartRecord
@@ -55,7 +55,6 @@ class GpuResult(Stored):
         used: It held a part of the model.
         power_course: How the course of energy between changes of the counter is known: from the driver's own 20 ms
             samples of power (driver_samples) or from the changes alone (counter_only); both, joined by "+".
-        counter_period_s: Interval between changes of the counter.
         nvml_busy_fraction: Share of the metered time spent inside NVML calls, in the restart where it is largest.
         events: What limits the meter's readings, such as gaps.
         throttled_share: Share of the time that each of NVML's cumulative violation counters grew by, by reason: power
@@ -83,7 +82,6 @@ class GpuResult(Stored):
 
     used: bool
     power_course: str | None = None
-    counter_period_s: float | None = None
     nvml_busy_fraction: float | None = None
     events: list[MeterEvent] = Field(default_factory=list)
     throttled_share: dict[str, float] | None = None
@@ -148,28 +146,19 @@ def gpu_results(measured: Measured) -> dict[str, GpuResult]:
 
 def _readings(timelines: list[GpuTimeline]) -> dict[str, Any]:
     """Return how well a GPU was read."""
-    if not timelines:
-        return {}
-    periods_s = [gpu.period_s for gpu in timelines if gpu.period_s is not None]
     busy = [gpu.busy_fraction for gpu in timelines if gpu.busy_fraction is not None]
     return {
         "power_course": "+".join(sorted({course for gpu in timelines for course in gpu.power_courses})) or None,
-        "counter_period_s": float(np.median(periods_s)) if periods_s else None,
         "nvml_busy_fraction": max(busy, default=None),
         "events": [event for gpu in timelines for event in gpu.events],
     }
 
 
 def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
-    """Return a GPU's state over what counts of all passes; nothing where the meter has no timeline of it."""
+    """Return a GPU's state over what counts of all passes."""
     timelines = [restart.gpus.get(uuid) for restart, _ in measured.passes]
-    parts = list(zip(timelines, counted_spans(measured), strict=True))
-    if not any(gpu for gpu, _ in parts):
-        return {}
+    parts = list(zip(timelines, measured.counted_spans, strict=True))
     throttled = {reason: grown for reason in VIOLATIONS if (grown := _throttled(parts, reason))}
-    energies = [measured.energy.of_gpu(gpu, span) if gpu else None for gpu, span in parts]
-    total_j = known_sum(energy.energy_j if energy else None for energy in energies)
-    seconds = sum(span.duration_s for _, span in parts)
     limited, limits_w = (sampled_throughout(parts, name) for name in ("clocks_limited", "power_limit_w"))
     worst = {reason: max(_share([in_pass]) for in_pass in grown) for reason, grown in throttled.items()}
     wholes = [run_pass.span for run_pass in measured.pass_records]
@@ -183,7 +172,7 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
         "max_temperature_c": over(parts, "temperature_c", np.max),
         "max_memory_temperature_c": over(parts, "memory_temperature_c", np.max),
         "worst_pass_busy_share": min(busy_percent) / 100 if busy_percent else None,
-        "mean_power_w": None if total_j is None or not seconds else total_j / seconds,
+        "mean_power_w": _mean_power_w(measured, parts),
         # The largest disagreement, with its sign: in a sum, passes of opposite signs would cancel.
         "power_over_counter": max(over_counter, key=abs) if over_counter else None,
         "clocks_limited_share": max(float(np.mean(flags)) for flags in limited) if limited else None,
@@ -194,24 +183,24 @@ def _conditions(measured: Measured, uuid: str) -> dict[str, Any]:
 def _evidence(measured: Measured, uuid: str) -> dict[str, Any]:
     """Return the evidence that only the runner was on a GPU: the worst values over restarts with passes."""
     restarts = [restart for restart in measured.restarts if restart.passes]
-    if not restarts:
-        return {}
     timelines = [restart.gpus.get(uuid) for restart in restarts]
+    lists = [_runner_lists(restart, uuid) for restart in restarts]
     evidence = {
-        "counter_changes": min(len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines),
-        "process_lists": min(len(gpu.processes) if gpu else 0 for gpu in timelines),
-        "runner_lists": min(len(_runner_lists(restart, uuid)) for restart in restarts),
+        "counter_changes": min((len(gpu.ticks.energy_mj) if gpu else 0 for gpu in timelines), default=0),
+        "process_lists": min((len(gpu.processes) if gpu else 0 for gpu in timelines), default=0),
+        "runner_lists": min(map(len, lists), default=0),
     }
     if uuid not in measured.used:
         return evidence | {"above_idle_w": known_max(_above_idle_w(measured, restart, uuid) for restart in restarts)}
-    unlisted_ends, foreign_bytes = [], list[float | None]()
     beside = _beside_command if measured.config.command else _beside_engine
-    for restart in restarts:
-        gpu, lists = restart.gpus.get(uuid), _runner_lists(restart, uuid)
-        found = [beside(gpu, lists, run_pass.span) for run_pass in restart.passes]
-        unlisted_ends.append(sum(unlisted for unlisted, _ in found))
-        foreign_bytes += [foreign for _, foreign in found]
-    return evidence | {"unlisted_ends": max(unlisted_ends), "foreign_bytes": known_max(foreign_bytes)}
+    found = [
+        [beside(gpu, of_restart, run_pass.span) for run_pass in restart.passes]
+        for restart, gpu, of_restart in zip(restarts, timelines, lists, strict=True)
+    ]
+    return evidence | {
+        "unlisted_ends": max((sum(unlisted for unlisted, _ in of_restart) for of_restart in found), default=0),
+        "foreign_bytes": known_max(foreign for of_restart in found for _, foreign in of_restart),
+    }
 
 
 def _beside_engine(gpu: GpuTimeline | None, lists: RunnerLists, span: Span) -> tuple[int, float | None]:
@@ -357,13 +346,12 @@ def _runner_lists(restart: RestartRecord, uuid: str) -> RunnerLists:
 
 def _above_idle_w(measured: Measured, restart: RestartRecord, uuid: str) -> float | None:
     """Return mean power in the pass where it is largest, less that before the runner started."""
-    empty = [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
-    busy_w = known_max(_mean_power_w(measured, restart.gpus.get(uuid), [run_pass.span]) for run_pass in restart.passes)
-    idle_w = _mean_power_w(measured, restart.gpus.get(uuid), empty)
+    gpu, empty = restart.gpus.get(uuid), [span for span in restart.spans if IDLE_SPANS.get(span.name) == "empty"]
+    busy_w = known_max(_mean_power_w(measured, [(gpu, run_pass.span)]) for run_pass in restart.passes)
+    idle_w = _mean_power_w(measured, [(gpu, span) for span in empty])
     return None if busy_w is None or idle_w is None else busy_w - idle_w
 
 
-def _mean_power_w(measured: Measured, gpu: GpuTimeline | None, spans: Sequence[Span]) -> float | None:
-    energy_j = known_sum(measured.energy.of_gpu(gpu, span).energy_j for span in spans) if gpu else None
-    seconds = sum(span.duration_s for span in spans)
-    return energy_j / seconds if energy_j is not None and seconds else None
+def _mean_power_w(measured: Measured, parts: Sequence[Part]) -> float | None:
+    energy_j = known_sum(measured.energy.of_gpu(gpu, span).energy_j if gpu else None for gpu, span in parts)
+    return ratio(energy_j, sum(span.duration_s for _, span in parts))

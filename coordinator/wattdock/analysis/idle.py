@@ -14,8 +14,6 @@ from wattdock.values import Stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
     from wattdock.analysis.measured import Measured
     from wattdock.metering import GpuTimeline
 
@@ -41,13 +39,6 @@ class IdleBaseline(Stored):
     uncertainty_w: float | None
     memory_used_bytes: float | None
     utilization_percent: float | None = None
-
-
-def series_values(gpu: GpuTimeline | None, name: str, start_ns: int, end_ns: int) -> NDArray[np.float64]:
-    """Return the samples of one series inside a span, shape (n,); empty without the series."""
-    if gpu is None or (series := gpu.series.get(name)) is None:
-        return np.zeros(0)
-    return series.value[(series.at_ns >= start_ns) & (series.at_ns <= end_ns)]
 
 
 def idle_baselines(measured: Measured) -> list[IdleBaseline]:
@@ -110,5 +101,6 @@ def idle_energy_j(
 
 def over(parts: Sequence[tuple[GpuTimeline | None, Span]], name: str, summary: Callable[..., float]) -> float | None:
     """Summarise one series' samples in some spans; None without any."""
-    values = np.concatenate([[], *(series_values(gpu, name, span.start_ns, span.end_ns) for gpu, span in parts)])
+    found = (gpu.series[name].inside([span]).value for gpu, span in parts if gpu and name in gpu.series)
+    values = np.concatenate([[], *found])
     return float(summary(values)) if len(values) else None

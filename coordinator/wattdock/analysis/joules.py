@@ -9,7 +9,7 @@ from wattdock.metering import EnergyCurve
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wattdock.metering import GpuTimeline, Span, SpanEnergy, Timeline
 
@@ -47,6 +47,12 @@ def combined_timing_j(spans: Sequence[Joules]) -> float | None:
     bound.
     """
     return known_sum(span.timing_j for span in spans)
+
+
+def summed(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Return the sums by name of a GPU or domain; None where a part is unknown."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: known_sum(part.get(name) for part in parts) for name in names}
 
 
 class SpanJoules:

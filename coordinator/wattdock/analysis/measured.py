@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from wattdock.analysis.joules import Joules, SpanJoules
+from wattdock.analysis.joules import Joules, SpanJoules, ratio
+from wattdock.analysis.occupancy import NoWindowError, tokens_in
+from wattdock.analysis.pass_energy import WindowFigure
+from wattdock.analysis.windows import WINDOWS, WindowName, WindowSummary, marked
+from wattdock.metering import Span
+from wattdock.values import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.metering import Span
     from wattdock.records import EnvironmentSnapshot, PassRecord, RestartRecord
     from wattdock.values import EnergyBoundary
 
@@ -76,10 +82,64 @@ class Measured:
         """Duration of all measured passes together, s."""
         return sum(run_pass.span.duration_s for run_pass in self.pass_records)
 
+    @cached_property
+    def windows(self) -> WindowSummary:
+        """Every definition's figure for every pass, and which definition is the headline's; empty without a pass."""
+        names: list[WindowName] = ["drained", "steady_state"]
+        if command := self.config.command:
+            names = ["drained", "marked"] if command.work.within else ["drained"]
+        figures = {name: [self._figure(name, *of_pass) for of_pass in self.passes] for name in names}
+        # Unknown where a pass has no such window, or no energy.
+        per_token = {
+            name: ratio(known_sum(each.total_j for each in found), sum(each.output_tokens or 0 for each in found))
+            for name, found in figures.items()
+        }
+        # Whole passes of rounds are steady without a lead-in, too.
+        cut = self.config.warmup.profile == "lead-in" or not self.config.workload.has_rounds
+        is_last = command or (cut and all(figure.output_tokens for figure in figures["steady_state"]))
+        return WindowSummary(
+            headline=names[-1] if is_last else "drained",
+            energy_per_output_token_j=per_token,
+            passes=list(chain(*figures.values())),
+        )
+
     @property
-    def in_flight(self) -> int:
-        """Requests that all engines together serve at a time."""
-        return self.config.workload.batch_size
+    def headline(self) -> list[WindowFigure]:
+        """The window of each pass that headline figures are of, in order."""
+        return self.windows.of_headline()
+
+    @property
+    def counted_spans(self) -> list[Span]:
+        """The part of each pass that conditions and `net_j` are of: a command's spans that count, else the whole."""
+        spans = [run_pass.span for run_pass in self.pass_records]
+        if self.config.command and self.config.command.work.within:
+            for number, run_pass in enumerate(self.pass_records):
+                with suppress(NoWindowError):
+                    spans[number] = Span("marked", *marked(run_pass, self.config))
+        return spans
+
+    def _figure(self, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
+        where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
+        try:
+            start_ns, end_ns = WINDOWS[name](run_pass, self.config)
+            if end_ns <= start_ns:
+                raise NoWindowError("it ends before it begins")
+        except NoWindowError as error:
+            return WindowFigure(**where, reason=str(error))
+        span = Span(name, start_ns, end_ns)
+        tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
+        joules = self.energy_of(restart, span)
+        return WindowFigure(
+            **where,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            duration_s=span.duration_s,
+            output_tokens=tokens,
+            total_j=joules.total_j,
+            timing_j=joules.timing_j,
+            energy_per_output_token_j=ratio(joules.total_j, tokens),
+            reason=joules.reason,
+        )
 
     def energy_of(
         self, restart: RestartRecord, span: Span, uuids: Sequence[str] | None = None, *, hbm: bool = False

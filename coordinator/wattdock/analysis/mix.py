@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import RequestRecord
 
 
@@ -50,14 +49,10 @@ class PassMix(Stored):
     repeated_prompts: int = 0
 
 
-def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
-    """Return the work of each pass, in order.
-
-    Args:
-        windows: Windows of the passes; None without any pass.
-    """
-    found, whole = [], measured.config.workload.has_rounds
-    for (restart, run_pass), figure in zip(measured.passes, windows.of_headline() if windows else (), strict=True):
+def mixes(measured: Measured) -> list[PassMix]:
+    """Return the work of each pass, in order."""
+    found, workload = [], measured.config.workload
+    for (restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True):
         requests, declared = run_pass.requests, run_pass.declared
         inside = [request for request in requests if figure.holds(request.first_token_ns)]
         early = [
@@ -77,7 +72,9 @@ def mixes(measured: Measured, windows: WindowSummary | None) -> list[PassMix]:
                 answer_tokens=sum(request.output_tokens or 0 for request in inside),
                 declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
                 draw_difference=sent / long_run - 1 if sent and long_run else None,
-                draw_chance=_chance(inside, 0 if whole or figure.window == "drained" else measured.in_flight),
+                draw_chance=_chance(
+                    inside, 0 if workload.has_rounds or figure.window == "drained" else workload.batch_size
+                ),
                 mismatches=declared.mismatches,
                 texts=declared.texts,
                 ended_early=len(early),

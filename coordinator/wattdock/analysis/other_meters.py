@@ -1,4 +1,4 @@
-"""Joules by other meters than the GPUs' counters: a second meter of the GPUs, and the host's counters. Pure."""
+"""Joules by a second meter of the GPUs, held against those of their counters. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from wattdock.analysis.joules import ratio
 from wattdock.clock import NS_PER_S
 from wattdock.metering import Span
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.metering import GpuTimeline, Timeline
+    from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, RestartRecord
 
 
@@ -35,8 +36,6 @@ class WindowCheck(Stored):
 
     restart: int
     pass_index: int = Field(alias="pass")
-    start_ns: int
-    end_ns: int
     second_meter_j: dict[str, float]
     meter_j: dict[str, float | None]
     difference_j: float | None
@@ -82,19 +81,14 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     window = timeline.window_around(run_pass.span) if timeline else None
     if timeline is None or window is None:
         return None
-    span = window.span
-    energies = {uuid: measured.energy.of_gpu(gpu, span) for uuid, gpu in timeline.gpus.items()}
-    meter_j = {uuid: energy.energy_j for uuid, energy in energies.items()}
-    reason = window.reason or next(
-        (energy.reason for uuid, energy in energies.items() if uuid in used and energy.reason), None
-    )
-    if reason is None and not (used and set(used) <= meter_j.keys() & window.energy_j.keys()):
-        reason = "a GPU that was used is unknown to one of the meters"
+    span, ours = window.span, measured.energy_of(restart, window.span)
+    reason = window.reason or ours.reason
+    if not reason and not window.energy_j.keys() >= {*used}:
+        reason = "a GPU that was used is unknown to the second meter"
     difference_j = share = bound_j = None
-    ours_j = None if reason else known_sum(meter_j[uuid] for uuid in used)
-    if ours_j is not None:
-        difference_j = sum(window.energy_j[uuid] for uuid in used) - ours_j
-        share = difference_j / ours_j if ours_j else None
+    if not reason and ours.total_j is not None:
+        difference_j = sum(window.energy_j[uuid] for uuid in used) - ours.total_j
+        share = ratio(difference_j, ours.total_j)
         bound_j = known_sum(
             measured.energy.of_gpu(timeline.gpus[uuid], _step_around(timeline.gpus[uuid], at_ns)).energy_j
             for uuid in used
@@ -103,10 +97,8 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
     return WindowCheck(
         restart=restart.restart,
         pass_index=run_pass.index,
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
         second_meter_j=dict(window.energy_j),
-        meter_j=meter_j,
+        meter_j={uuid: measured.energy.of_gpu(gpu, span).energy_j for uuid, gpu in timeline.gpus.items()},
         difference_j=difference_j,
         difference_share=share,
         bound_j=bound_j,
@@ -117,15 +109,3 @@ def _window_check(measured: Measured, restart: RestartRecord, run_pass: PassReco
 def _step_around(gpu: GpuTimeline, at_ns: int) -> Span:
     """Return how far from an instant a reading of the counter may be of: since the change before, or the next one."""
     return Span("step", at_ns - round((gpu.period_s or 0.0) * NS_PER_S) - EDGE_NS, at_ns + EDGE_NS)
-
-
-def host_joules(timeline: Timeline | None, span: Span) -> dict[str, float | None]:
-    """Return joules of CPU packages and memory in a span, by domain."""
-    return timeline.host.joules(span) if timeline and timeline.host else {}
-
-
-def host_energy(measured: Measured) -> dict[str, float | None]:
-    """Return joules of CPU packages and memory over all measured passes, by domain."""
-    passes = [host_joules(restart.timeline, run_pass.span) for restart, run_pass in measured.passes]
-    names = dict.fromkeys(name for joules in passes for name in joules)
-    return {name: known_sum(joules.get(name) for joules in passes) for name in names}

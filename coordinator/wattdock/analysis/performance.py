@@ -14,12 +14,10 @@ from wattdock.values import Stored, known_max, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowSummary
     from wattdock.records import PassRecord, RequestRecord
 
 # Largest share of arrivals that a pass may leave unserved: an engine that keeps up has a few in its queue at the end.
@@ -142,18 +140,14 @@ class Performance(Stored):
         return f"only {self.requests:,} of {due:,} arrivals were served, and latencies are of these"
 
 
-def performance(measured: Measured, windows: WindowSummary | None) -> Performance | None:
-    """Return speed over all passes together.
-
-    Args:
-        windows: Windows of the passes; tokens/s are the headline's. None without any pass, which has no speed.
-    """
-    if windows is None:
+def performance(measured: Measured) -> Performance | None:
+    """Return speed over all passes together, tokens/s in the headline's windows; None without a pass."""
+    if not measured.passes:
         return None
     passes, duration_s = measured.pass_records, measured.passes_s
     requests = [request for run_pass in passes for request in run_pass.requests]
-    counted_tokens = known_sum(figure.output_tokens for figure in windows.of_headline())
-    counted_s = known_sum(figure.duration_s for figure in windows.of_headline())
+    counted_tokens = known_sum(figure.output_tokens for figure in measured.headline)
+    counted_s = known_sum(figure.duration_s for figure in measured.headline)
     prompt_tokens = known_sum(run_pass.prompt_tokens for run_pass in passes)
     cached_tokens = known_sum(run_pass.cached_prompt_tokens for run_pass in passes)
     due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), 0.0

@@ -14,7 +14,6 @@ from wattdock.values import Stored, all_known, known_sum
 
 if TYPE_CHECKING:
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.windows import WindowSummary
 
 
 class Procedure(Stored):
@@ -53,11 +52,11 @@ class Procedure(Stored):
         return sqrt(sum(mix.draw_chance**2 for mix in self.mix)) / max(1, len(self.mix))
 
 
-def procedure(measured: Measured, windows: WindowSummary | None) -> Procedure:
+def procedure(measured: Measured) -> Procedure:
     """Return the evidence from every restart."""
     runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
     return Procedure(
-        mix=mixes(measured, windows),
+        mix=mixes(measured),
         runners_per_restart=max(runners.values(), default=0),
         token_disagreements=token_disagreements(measured.pass_records),
         undrained=undrained(measured.pass_records),

@@ -21,13 +21,14 @@ from wattdock.text import pluralize
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
-    from wattdock.records import Evaluation, RequestRecord, RestartRecord
+    from wattdock.quality import Score
+    from wattdock.records import Evaluation, PassRecord, RequestRecord, RestartRecord
 
     Floats = NDArray[np.float64]
 
@@ -294,8 +295,8 @@ def _overall(every: Sequence[_Items]) -> AnswerFigures | None:
 
 
 def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> TaskFigures:
-    evaluations = [evaluation for _, evaluation in found]
-    first = evaluations[0]
+    first = found[0][1]
+    passes = _numbered(first)
     return TaskFigures(
         **items.figures(first.task),
         version=first.version,
@@ -303,7 +304,7 @@ def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> T
         rendered_sha256=next((run_pass.rendered_sha256 for run_pass in first.passes), None),
         numbers=[score.item for score in first.scores],
         scores=items.scores.mean(axis=0).tolist(),
-        answers=[_hash(first, at) for at in range(len(first.scores))],
+        answers=[_hash(passes, score) for score in first.scores],
     )
 
 
@@ -312,19 +313,16 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
     rows, joules, spec = list[list[tuple[float, ...]]](), list["Joules"](), measured.config.quality
     assert spec
     for restart, evaluation in found:
-        of_passes = [measured.energy_of(restart, run_pass.span) for run_pass in evaluation.passes]
-        joules += of_passes
-        # Joules per output token of each pass; an answer of no token counts as one.
-        rates = [
-            np.nan
-            if part.total_j is None or run_pass.lease_fault
-            else part.total_j / sum(map(_share, run_pass.requests))
-            for part, run_pass in zip(of_passes, evaluation.passes, strict=True)
-        ]
-        first = -min(-1 - run_pass.index for run_pass in evaluation.passes)
+        passes, rates = _numbered(evaluation), dict[int, float]()
+        for number, run_pass in passes.items():
+            part = measured.energy_of(restart, run_pass.span)
+            joules.append(part)
+            pass_tokens = sum(map(_share, run_pass.requests))
+            # Joules per output token; an answer of no token counts as one.
+            rates[number] = np.nan if part.total_j is None or run_pass.lease_fault else part.total_j / pass_tokens
         row = list[tuple[float, ...]]()
         for score in evaluation.scores:
-            requests = [(rates[number + first], _request(evaluation, number, at)) for number, at in score.requests]
+            requests = [(rates[number], passes[number].requests[at]) for number, at in score.requests]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
             energy_j = sum(rate * _share(request) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
@@ -354,12 +352,12 @@ def _share(request: RequestRecord) -> int:
     return max(request.output_tokens or 0, 1)
 
 
-def _request(evaluation: Evaluation, number: int, at: int) -> RequestRecord:
-    return next(run_pass for run_pass in evaluation.passes if run_pass.index == -1 - number).requests[at]
+def _numbered(evaluation: Evaluation) -> dict[int, PassRecord]:
+    """Return the passes by the numbers that scores name them by."""
+    return {-1 - run_pass.index: run_pass for run_pass in evaluation.passes}
 
 
-def _hash(evaluation: Evaluation, at: int) -> str:
-    score = evaluation.scores[at]
-    texts = (_request(evaluation, *place).text for place in score.requests)
+def _hash(passes: Mapping[int, PassRecord], score: Score) -> str:
+    texts = (passes[number].requests[at].text for number, at in score.requests)
     told = "\0".join(str(score.score) if text is None else text for text in texts)
     return hashlib.sha256(told.encode()).hexdigest()[:DIGITS]

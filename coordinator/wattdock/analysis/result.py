@@ -15,11 +15,17 @@ from wattdock.analysis.blocks import measured_budget
 from wattdock.analysis.budget import Budget
 from wattdock.analysis.compute import Compute, compute
 from wattdock.analysis.conditions import ABSENT, differing, everything, required_conditions, settings
-from wattdock.analysis.energy import BOUNDARY_STATEMENTS, NET_MEANING, EnergyResult, measured_energy
+from wattdock.analysis.energy import (
+    BOUNDARY_STATEMENTS,
+    NET_MEANING,
+    EnergyResult,
+    MultiGPUMetrics,
+    measured_energy,
+    multi_gpu,
+)
 from wattdock.analysis.goodput import Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, gpu_results
 from wattdock.analysis.measured import Measured
-from wattdock.analysis.multi_gpu import MultiGPUMetrics, multi_gpu
 from wattdock.analysis.performance import Performance, performance
 from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.quality import Quality, quality
@@ -200,12 +206,11 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
     environment = combined_environment(restarts)
     measured = Measured.of(config, restarts, environment)
     energy, spans = measured_energy(measured), []
-    headline = energy.windows.of_headline() if energy.windows else []
     for restart in measured.restarts:
         of_passes = [(run_pass.span, run_pass.index) for run_pass in restart.passes]
         of_windows = [
             (Span("window", figure.start_ns, figure.end_ns), run_pass.index)
-            for (of_restart, run_pass), figure in zip(measured.passes, headline, strict=True)
+            for (of_restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True)
             if of_restart is restart and figure.window != "drained" and figure.start_ns and figure.end_ns
         ]
         asked = [
@@ -218,22 +223,20 @@ def analyse(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
             figures = {"energy_j": joules.total_j, "timing_j": joules.timing_j, "reason": joules.reason}
             clock = environment.clock.number(restart.clock)
             spans.append(StoredSpan(**vars(span), **figures, restart=restart.restart, pass_index=number, clock=clock))
-    speed = performance(measured, energy.windows)
-    found = measured_budget(measured, energy.windows) if energy.windows else None
     return ExperimentResult.bare(
         config,
         next((restart.failure for restart in restarts if restart.failure), None),
         started_utc=min(restart.started_utc for restart in restarts),
         environment=environment,
         energy=energy,
-        performance=speed,
-        work=work(measured, headline) if measured.passes else None,
-        goodput=goodput(measured, energy.windows),
+        performance=performance(measured),
+        work=work(measured) if measured.passes else None,
+        goodput=goodput(measured),
         compute=None if config.command else compute(measured, environment, energy),
-        budget=found,
-        procedure=procedure(measured, energy.windows),
+        budget=measured_budget(measured),
+        procedure=procedure(measured),
         quality=quality(measured),
-        multi_gpu=multi_gpu(energy, speed),
+        multi_gpu=multi_gpu(energy),
         gpus=gpu_results(measured),
         spans=spans,
     )

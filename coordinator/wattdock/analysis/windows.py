@@ -1,30 +1,19 @@
-"""Energy of parts of passes: windows by several definitions, prefill and decode. Pure."""
+"""Windows of passes by several definitions. Pure."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
-from math import hypot
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from wattdock.analysis.joules import ratio
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, step_ends, tokens_in
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, step_ends
 from wattdock.analysis.pass_energy import WindowFigure
-from wattdock.analysis.statistics import Interval
-from wattdock.analysis.work_costs import NoCostsError, Work, costs, metered_work
 from wattdock.clock import NS_PER_S
-from wattdock.metering import Span
-from wattdock.values import Stored, known_sum
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from wattdock.analysis.measured import Measured
-    from wattdock.analysis.work_costs import Costs
     from wattdock.config import ExperimentConfig
-    from wattdock.records import PassRecord, RestartRecord
+    from wattdock.records import PassRecord
 
 # Longest time from one submission to the next, in mean gaps: by how much a window may end before its run.
 MOST_GAPS = 5.0
@@ -33,38 +22,6 @@ MIN_STEADY_S = 20.0
 # Least share of a window that remains of it in whole steps: requests that come seldom leave pauses, not steps.
 LEAST_KEPT = 0.9
 WindowName = Literal["drained", "steady_state", "marked"]
-PHASES = ("time between rounds", "prefill", "decode")
-# Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
-# instants are the CPU's. It is the same for every span.
-EDGE95 = 0.1
-MAX_RELATIVE_HALF = 0.1
-# Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.
-MAX_MIXED_SHARE = 0.02
-
-
-class Phases(Stored):
-    """Prefill and decode energy of the measured passes; null with the reason where it cannot be told apart.
-
-    Prefill lasts from a round's submission to the last of its first tokens, decode from there to its last token. The
-    boundaries are instants that the runner recorded, without any added synchronisation. Energies of bins, each as long
-    as the meter resolves, are regressed on the seconds of prefill, of decode and between rounds in them.
-
-    Attributes:
-        prefill_s, decode_s: Time of each over all rounds.
-        prefill_ci95_j, decode_ci95_j: Ends of the 95 % interval.
-        decode_tokens_in_prefill: Share of decode's tokens that came while other requests' prompts were computed.
-    """
-
-    prefill_j: float | None = None
-    decode_j: float | None = None
-    prefill_ci95_j: Interval | None = None
-    decode_ci95_j: Interval | None = None
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    prefill_j_per_prompt_token: float | None = None
-    decode_j_per_output_token: float | None = None
-    decode_tokens_in_prefill: float | None = None
-    reason: str | None = None
 
 
 class WindowSummary(Stored):
@@ -133,16 +90,6 @@ def marked(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     return spans[0][0], spans[-1][1]
 
 
-def counted_spans(measured: Measured) -> list[Span]:
-    """Return the part of each pass that conditions and `net_j` are of: a command's spans that count, else the whole."""
-    spans = [run_pass.span for run_pass in measured.pass_records]
-    if measured.config.command and measured.config.command.work.within:
-        for number, run_pass in enumerate(measured.pass_records):
-            with suppress(NoWindowError):
-                spans[number] = Span("marked", *marked(run_pass, measured.config))
-    return spans
-
-
 def required_s(config: ExperimentConfig, lifetime_s: float) -> tuple[float, float]:
     """Return how long the lead-in of a run and the window after it last at least, s.
 
@@ -181,136 +128,3 @@ WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = 
     # Of commands alone.
     "marked": marked,
 }
-
-
-def windows(measured: Measured) -> WindowSummary:
-    """Return every definition's figure for every pass, how far the definitions differ, and which is the headline's."""
-    command, names = measured.config.command, ["drained", "steady_state"]
-    if command:
-        names[1:] = ["marked"] * bool(command.work.within)
-    figures = [_figure(measured, name, *of_pass) for name in names for of_pass in measured.passes]
-    per_token = dict[str, float | None]()
-    for name in names:
-        # Unknown where a pass has no such window, or no energy.
-        of_window = [figure for figure in figures if figure.window == name]
-        tokens = sum(figure.output_tokens or 0 for figure in of_window)
-        per_token[name] = ratio(known_sum(figure.total_j for figure in of_window), tokens)
-    steady = all(figure.output_tokens for figure in figures if figure.window == "steady_state")
-    # Whole passes of rounds are steady without a lead-in, too.
-    cut = measured.config.warmup.profile == "lead-in" or not measured.config.workload.has_rounds
-    headline: WindowName = "steady_state" if cut and steady else "drained"
-    if command:
-        headline = "marked" if command.work.within else "drained"
-    return WindowSummary(headline=headline, energy_per_output_token_j=per_token, passes=figures)
-
-
-def _figure(measured: Measured, name: str, restart: RestartRecord, run_pass: PassRecord) -> WindowFigure:
-    where = {"window": name, "restart": restart.restart, "pass_index": run_pass.index}
-    try:
-        start_ns, end_ns = WINDOWS[name](run_pass, measured.config)
-        if end_ns <= start_ns:
-            raise NoWindowError("it ends before it begins")
-    except NoWindowError as error:
-        return WindowFigure(**where, reason=str(error))
-    span = Span(name, start_ns, end_ns)
-    tokens = run_pass.output_tokens if name == "drained" else int(tokens_in(run_pass, [start_ns, end_ns])[0])
-    joules = measured.energy_of(restart, span)
-    return WindowFigure(
-        **where,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        duration_s=span.duration_s,
-        output_tokens=tokens,
-        total_j=joules.total_j,
-        timing_j=joules.timing_j,
-        energy_per_output_token_j=ratio(joules.total_j, tokens),
-        reason=joules.reason,
-    )
-
-
-@dataclass(frozen=True)
-class _Round:
-    """Requests that were submitted together: their prefill and decode, and tokens of decode within the prefill."""
-
-    prefill: Span
-    decode: Span
-    mixed_tokens: int
-    decode_tokens: int
-
-
-def phases(measured: Measured) -> Phases:
-    """Return prefill and decode energy over all passes, or why there is none."""
-    passes = [(restart, run_pass, rounds_of(run_pass)) for restart, run_pass in measured.passes]
-    if not measured.used or not passes:
-        return Phases(reason="no pass was measured" if measured.used else "no GPU was used")
-    if not all(rounds for _, _, rounds in passes):
-        return Phases(reason="requests overlap: prefill and decode share the engine's steps")
-    rounds = [part for _, _, of_pass in passes for part in of_pass]
-    prefill_s = sum(part.prefill.duration_s for part in rounds)
-    decode_s = sum(part.decode.duration_s for part in rounds)
-    decode_tokens = sum(part.decode_tokens for part in rounds)
-    mixed = sum(part.mixed_tokens for part in rounds) / max(1, decode_tokens)
-    times = {"prefill_s": prefill_s, "decode_s": decode_s, "decode_tokens_in_prefill": mixed}
-    try:
-        if mixed > MAX_MIXED_SHARE:
-            raise NoCostsError(
-                f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
-            )
-        metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
-        fitted = costs(metered)
-        prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
-        decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
-    except NoCostsError as error:
-        return Phases(**times, reason=str(error))
-    prompt_tokens = known_sum(run_pass.prompt_tokens for _, run_pass, _ in passes)
-    return Phases(
-        **times,
-        prefill_j=prefill_j,
-        decode_j=decode_j,
-        prefill_ci95_j=prefill_ci95_j,
-        decode_ci95_j=decode_ci95_j,
-        prefill_j_per_prompt_token=ratio(prefill_j, prompt_tokens),
-        decode_j_per_output_token=ratio(decode_j, decode_tokens),
-    )
-
-
-def _work(rounds: Sequence[_Round]) -> Work:
-    """Return the seconds of prefill and of decode as work of two kinds."""
-    spans = [(span.start_ns, span.end_ns) for part in rounds for span in (part.prefill, part.decode)]
-    start_ns, end_ns = np.array(spans, dtype=np.int64).T
-    seconds = np.tile(np.eye(2), (len(rounds), 1)) * (end_ns - start_ns)[:, None] / NS_PER_S
-    return Work(start_ns, end_ns, seconds)
-
-
-def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> tuple[float, Interval]:
-    """Return joules of a phase and their 95 % interval; refuse what is too uncertain."""
-    if np.isnan(fitted.values[phase]):
-        raise NoCostsError(f"{PHASES[phase]}: none was reported")
-    value_j, low_j, high_j = (float(ends[phase]) * duration_s for ends in (fitted.values, fitted.low, fitted.high))
-    edges_j = EDGE95 * fitted.bin_s * rounds * float(fitted.values[phase])
-    interval = Interval(max(value_j - hypot(value_j - low_j, edges_j), 0.0), value_j + hypot(high_j - value_j, edges_j))
-    if max(value_j - interval.low, interval.high - value_j) > MAX_RELATIVE_HALF * value_j:
-        ends = f"between {interval.low:.0f} and {interval.high:.0f} J"
-        raise NoCostsError(f"{PHASES[phase]} is {value_j:.0f} J, 95 % {ends} (limit ± {MAX_RELATIVE_HALF:.0%})")
-    return value_j, interval
-
-
-def rounds_of(run_pass: PassRecord) -> list[_Round]:
-    """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
-    try:
-        at = Instants.of(run_pass)
-    except NoWindowError:
-        return []
-    rounds = [
-        Instants(*columns) for columns in zip(*(np.split(column, at.round_starts()[1:]) for column in at), strict=True)
-    ]
-    if any(part.submitted[-1] > part.first.min() for part in rounds):
-        return []
-    found = []
-    for part in rounds:
-        begin_ns, boundary_ns, end_ns = int(part.submitted[0]), int(part.first.max()), int(part.finished.max())
-        gained = np.cumsum(tokens_in(run_pass, [begin_ns, boundary_ns, end_ns]))
-        # Each request's first token is prefill's own.
-        decoded = np.maximum(0, gained - len(part.first)).tolist()
-        found.append(_Round(Span("prefill", begin_ns, boundary_ns), Span("decode", boundary_ns, end_ns), *decoded))
-    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.analysis.joules import NORMAL95, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, combined_timing_j, summed
 from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
@@ -17,10 +17,7 @@ from wattdock.records import passes as pass_records
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wattdock.analysis.measured import Measured
-    from wattdock.analysis.pass_energy import WindowFigure
 
 TOO_MANY = "it was marked in more places than are told apart; mark larger parts"
 TOO_SHORT = "its spans are shorter than the meter resolves; mark larger parts"
@@ -84,9 +81,9 @@ class Work(Stored):
         return f", counted by {self.counting_processes} processes" * (self.counting_processes > 1)
 
 
-def work(measured: Measured, headline: Sequence[WindowFigure]) -> Work:
-    """Return what was done; `headline` are the windows of its passes that count."""
-    passes, unit = measured.pass_records, measured.config.unit
+def work(measured: Measured) -> Work:
+    """Return what was done."""
+    passes, headline, unit = measured.pass_records, measured.headline, measured.config.unit
     ends = [(run_pass, figure.end_ns) for run_pass, figure in zip(passes, headline, strict=True) if run_pass.units]
     units = sum((Counter(run_pass.units) for run_pass in passes), Counter[str]())
     names = dict.fromkeys(marked.name for run_pass in passes for marked in run_pass.marked)
@@ -136,7 +133,7 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
         **facts,
         total_j=total_j,
         timing_j=hidden_j / NORMAL95,
-        per_gpu_j={uuid: known_sum(part.per_gpu_j.get(uuid) for part in joules) for uuid in measured.used},
+        per_gpu_j=summed([part.per_gpu_j for part in joules]),
         energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
         interval_j=interval,
     )

@@ -19,11 +19,7 @@ CHECKLISTS = (work.CHECKS, gpus.CHECKS, alone.CHECKS, known.CHECKS, repeatable.C
 
 
 def audit(result: ExperimentResult) -> Audit:
-    """Return every check on a result and the verdict.
-
-    Raises:
-        ValueError: The result lacks environment, energy or procedure: nothing was measured.
-    """
+    """Return every check on a result of `analyse`, and the verdict."""
     inputs = AuditInput(result)
     return Audit.of(
         [check for checklist in CHECKLISTS for check in checklist.run(inputs)], result.budget, result.config.unit

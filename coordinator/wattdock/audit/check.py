@@ -98,13 +98,9 @@ class AuditInput:
     """An experiment's result, its settings, and those parts of it that every measured result has."""
 
     def __init__(self, result: ExperimentResult) -> None:
-        """Take a result.
-
-        Raises:
-            ValueError: It lacks environment, energy or procedure: nothing was measured.
-        """
-        if result.environment is None or result.energy is None or result.procedure is None:
-            raise ValueError("a result without environment, energy and procedure cannot be audited")
+        assert result.environment is not None
+        assert result.energy is not None
+        assert result.procedure is not None
         self.result, self.config = result, result.config
         self.environment, self.energy, self.procedure = result.environment, result.energy, result.procedure
 

@@ -153,10 +153,8 @@ def as_set(inputs: AuditInput) -> Outcome | None:
 @CHECKS.check("possible speed", question="wrong", threshold=f"each at most {MAX_PEAK_SHARE:.0%} of its peak")
 def possible_speed(inputs: AuditInput) -> Outcome | None:
     """Whether the speed is possible: no workload uses nearly all arithmetic, or nearly all bandwidth."""
-    if not inputs.environment.gpu_count or inputs.config.command:
+    if not inputs.environment.gpu_count or (compute := inputs.result.compute) is None:
         return None
-    if (compute := inputs.result.compute) is None:
-        return Outcome("unknown", "not computed")
     arithmetic, memory = compute.peak_flops_share, compute.peak_memory_share_least
     if arithmetic is None or memory is None:
         return Outcome("unknown", compute.reason or compute.peak_reason or "the weights' size is not known")

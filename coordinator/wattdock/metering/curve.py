@@ -79,8 +79,7 @@ class SpanEnergy:
 class EnergyCurve:
     """Cumulative energy of one GPU, for many spans of one timeline."""
 
-    # What is assumed of a counter without a card, and of power samples.
-    COUNTER_LAG: ClassVar = COUNTER_LAG
+    # What is assumed of power samples.
     POWER_LAG: ClassVar = POWER_LAG
     SAMPLE_LAG: ClassVar = SAMPLE_LAG
 
@@ -152,15 +151,13 @@ class EnergyCurve:
         return replace(board, energy_j=energy_j, timing_j=timing_j, reason=why_not)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
-        """Return instants between two others at which energy is known without a guess at its course, and the joules.
+        """Return instants in a span that has energy at which it is known without a guess at its course, and the joules.
 
         Returns:
-            Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,); both are
-            empty without an energy counter.
+            Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,).
         """
-        if self._curve and not self._curve.why_not(start_ns, end_ns):
-            return self._curve.bins(start_ns, end_ns)
-        return np.empty(0, dtype=np.int64), np.empty(0)
+        assert self._curve is not None
+        return self._curve.bins(start_ns, end_ns)
 
 
 class _HbmCurve:

@@ -70,7 +70,6 @@ class Source:
         errors: What `open`, `count` and `reader` raise.
     """
 
-    name = "none"
     errors: tuple[type[Exception], ...] = ()
     windows: Sequence[Window] = ()
 

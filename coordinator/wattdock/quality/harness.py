@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, WattdockError
-from wattdock.quality.bundled import questions
+from wattdock.quality.bundled import drawn, questions
 from wattdock.quality.task import Prompt, Score, Task
 from wattdock.text import json_text, nearest, strict_json
 
@@ -51,11 +51,8 @@ class HarnessTask(Task):
     max_output_tokens: int
 
     @classmethod
-    def of(cls, name: str, config: ExperimentConfig, drawn: Any) -> HarnessTask:
+    def of(cls, name: str, config: ExperimentConfig) -> HarnessTask:
         """Load a task and its data.
-
-        Args:
-            drawn: Returns which of so many items are asked, see `bundled.drawn`.
 
         Raises:
             ConfigError: The harness is not installed, has no such task, or cannot load it or its data; or the task
@@ -103,17 +100,16 @@ class HarnessTask(Task):
                 for instance in task.instances:
                     place = (leaf, self.samples[leaf][instance.doc_id])
                     asked.setdefault(place, []).extend(answering.requests[id(instance)])
-            samples = [(leaf, each) for leaf, of_leaf in found["samples"].items() for each in of_leaf]
-            first = {leaf: of_leaf[0]["filter"] for leaf, of_leaf in found["samples"].items()}
-            kept = [(leaf, each) for leaf, each in samples if each["filter"] == first[leaf]]
             return [
                 Score(
-                    list(first).index(leaf) * MOST_ITEMS + each["doc_id"],
+                    number * MOST_ITEMS + each["doc_id"],
                     self._category(leaf, each["doc"]),
                     _value(self.loaded["tasks"][leaf], each),
                     tuple(asked[leaf, each["doc_id"]]),
                 )
-                for leaf, each in kept
+                for number, (leaf, of_leaf) in enumerate(found["samples"].items())
+                for each in of_leaf
+                if each["filter"] == of_leaf[0]["filter"]
             ]
 
     def _category(self, leaf: str, document: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError
-from wattdock.quality.bundled import BundledTask, drawn, questions
+from wattdock.quality.bundled import BundledTask, questions
 from wattdock.quality.harness import HarnessTask
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ def tasks_of(config: ExperimentConfig, *, confined: bool = True) -> list[Task]:
     """
     if (spec := config.quality) is None:
         return []
-    tasks: list[Task] = []
-    for name in dict.fromkeys(spec.tasks):
-        is_ours = name in questions()
-        tasks.append(BundledTask.of(name, config) if is_ours else HarnessTask.of(name, config, drawn))
+    tasks: list[Task] = [
+        (BundledTask if name in questions() else HarnessTask).of(name, config) for name in dict.fromkeys(spec.tasks)
+    ]
     if not confined and not spec.run_code and (task := next((task for task in tasks if task.runs_code), None)):
         raise ConfigError(
             f"quality.tasks: {task.name} runs programs that the model writes, and the runner is in no container",

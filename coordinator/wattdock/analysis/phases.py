@@ -1,17 +1,20 @@
-"""What work costs: energies of short bins regressed on the work that was done in them. Pure.
-
-Knows no result, and no engine.
-"""
+"""Energy of prefill and decode: energies of short bins regressed on the time of each in them. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.analysis.joules import ratio
+from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
+from wattdock.analysis.statistics import Interval
 from wattdock.clock import NS_PER_S
+from wattdock.metering import Span
+from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from wattdock.records import PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
-    Instants = NDArray[np.int64]
+    Nanoseconds = NDArray[np.int64]
 
 # Lag of energy behind the work, fitted: its assumed scatter, its bound, and the steps of search and slope.
 LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
@@ -33,6 +36,38 @@ BLOCK_S, MIN_BLOCKS, DRAWS = 1.0, 15, 200
 INTERVAL95 = (2.5, 97.5)
 # By how much n blocks make an interval too narrow, × (n − 1): Student's t ÷ 1.96, and the bootstrap's √((n − 1) ÷ n).
 FEW_BLOCKS = 1.7
+PHASES = ("time between rounds", "prefill", "decode")
+# Uncertainty of each span's ends (half a 95 % interval, in bins of energy): power may overshoot there, and the runner's
+# instants are the CPU's. It is the same for every span.
+EDGE95 = 0.1
+MAX_RELATIVE_HALF = 0.1
+# Largest share of decode's tokens that come during prefills; their energy is counted as prefill's.
+MAX_MIXED_SHARE = 0.02
+
+
+class Phases(Stored):
+    """Prefill and decode energy of the measured passes; null with the reason where it cannot be told apart.
+
+    Prefill lasts from a round's submission to the last of its first tokens, decode from there to its last token. The
+    boundaries are instants that the runner recorded, without any added synchronisation. Energies of bins, each as long
+    as the meter resolves, are regressed on the seconds of prefill, of decode and between rounds in them.
+
+    Attributes:
+        prefill_s, decode_s: Time of each over all rounds.
+        prefill_ci95_j, decode_ci95_j: Ends of the 95 % interval.
+        decode_tokens_in_prefill: Share of decode's tokens that came while other requests' prompts were computed.
+    """
+
+    prefill_j: float | None = None
+    decode_j: float | None = None
+    prefill_ci95_j: Interval | None = None
+    decode_ci95_j: Interval | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    prefill_j_per_prompt_token: float | None = None
+    decode_j_per_output_token: float | None = None
+    decode_tokens_in_prefill: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +79,12 @@ class Work:
         amounts: Work of each span by kind, shape (n, k).
     """
 
-    start_ns: Instants
-    end_ns: Instants
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
     amounts: Floats
 
     @cached_property
-    def _course(self) -> tuple[Instants, Floats]:
+    def _course(self) -> tuple[Nanoseconds, Floats]:
         """Instants at which a span begins or ends, and what is done by then: busy seconds, then each kind of work."""
         length_ns = np.maximum(self.end_ns - self.start_ns, 1)
         at_ns = np.concatenate((self.start_ns, self.start_ns + length_ns))
@@ -61,7 +96,7 @@ class Work:
         done = np.cumsum(rates[:-1] * np.diff(at_ns)[:, None], axis=0)
         return at_ns, np.concatenate((np.zeros((1, rates.shape[1])), done))
 
-    def between(self, edges_ns: Instants, lag_s: float) -> Floats:
+    def between(self, edges_ns: Nanoseconds, lag_s: float) -> Floats:
         """Return seconds without work and each kind's amount between neighbouring edges, shape (edges − 1, 1 + k).
 
         Args:
@@ -80,7 +115,7 @@ class Work:
 class Bins:
     """Energy of one GPU between neighbouring instants: `edges_ns` of shape (m + 1,), `energy_j` of shape (m,)."""
 
-    edges_ns: Instants
+    edges_ns: Nanoseconds
     energy_j: Floats
 
     @property
@@ -232,3 +267,91 @@ def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
     roots = np.linalg.cholesky(gram + ridge)
     targets = np.linalg.solve(roots, moments)[:, :, 0]
     return [nnls(root.T, target)[0] for root, target in zip(roots, targets, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Requests that were submitted together: their prefill and decode, and tokens of decode within the prefill."""
+
+    prefill: Span
+    decode: Span
+    mixed_tokens: int
+    decode_tokens: int
+
+
+def phases(measured: Measured) -> Phases:
+    """Return prefill and decode energy over all passes, or why there is none."""
+    passes = [(restart, run_pass, rounds_of(run_pass)) for restart, run_pass in measured.passes]
+    if not measured.used or not passes:
+        return Phases(reason="no pass was measured" if measured.used else "no GPU was used")
+    if not all(rounds for _, _, rounds in passes):
+        return Phases(reason="requests overlap: prefill and decode share the engine's steps")
+    rounds = [part for _, _, of_pass in passes for part in of_pass]
+    prefill_s = sum(part.prefill.duration_s for part in rounds)
+    decode_s = sum(part.decode.duration_s for part in rounds)
+    decode_tokens = sum(part.decode_tokens for part in rounds)
+    mixed = sum(part.mixed_tokens for part in rounds) / max(1, decode_tokens)
+    times = {"prefill_s": prefill_s, "decode_s": decode_s, "decode_tokens_in_prefill": mixed}
+    try:
+        if mixed > MAX_MIXED_SHARE:
+            raise NoCostsError(
+                f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
+            )
+        metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
+        fitted = costs(metered)
+        prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
+        decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
+    except NoCostsError as error:
+        return Phases(**times, reason=str(error))
+    prompt_tokens = known_sum(run_pass.prompt_tokens for _, run_pass, _ in passes)
+    return Phases(
+        **times,
+        prefill_j=prefill_j,
+        decode_j=decode_j,
+        prefill_ci95_j=prefill_ci95_j,
+        decode_ci95_j=decode_ci95_j,
+        prefill_j_per_prompt_token=ratio(prefill_j, prompt_tokens),
+        decode_j_per_output_token=ratio(decode_j, decode_tokens),
+    )
+
+
+def _work(rounds: Sequence[_Round]) -> Work:
+    """Return the seconds of prefill and of decode as work of two kinds."""
+    spans = [(span.start_ns, span.end_ns) for part in rounds for span in (part.prefill, part.decode)]
+    start_ns, end_ns = np.array(spans, dtype=np.int64).T
+    seconds = np.tile(np.eye(2), (len(rounds), 1)) * (end_ns - start_ns)[:, None] / NS_PER_S
+    return Work(start_ns, end_ns, seconds)
+
+
+def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> tuple[float, Interval]:
+    """Return joules of a phase and their 95 % interval; refuse what is too uncertain."""
+    if np.isnan(fitted.values[phase]):
+        raise NoCostsError(f"{PHASES[phase]}: none was reported")
+    value_j, low_j, high_j = (float(ends[phase]) * duration_s for ends in (fitted.values, fitted.low, fitted.high))
+    edges_j = EDGE95 * fitted.bin_s * rounds * float(fitted.values[phase])
+    interval = Interval(max(value_j - hypot(value_j - low_j, edges_j), 0.0), value_j + hypot(high_j - value_j, edges_j))
+    if max(value_j - interval.low, interval.high - value_j) > MAX_RELATIVE_HALF * value_j:
+        ends = f"between {interval.low:.0f} and {interval.high:.0f} J"
+        raise NoCostsError(f"{PHASES[phase]} is {value_j:.0f} J, 95 % {ends} (limit ± {MAX_RELATIVE_HALF:.0%})")
+    return value_j, interval
+
+
+def rounds_of(run_pass: PassRecord) -> list[_Round]:
+    """Return the rounds of a pass; none where a request begins before all earlier ones have finished."""
+    try:
+        at = Instants.of(run_pass)
+    except NoWindowError:
+        return []
+    rounds = [
+        Instants(*columns) for columns in zip(*(np.split(column, at.round_starts()[1:]) for column in at), strict=True)
+    ]
+    if any(part.submitted[-1] > part.first.min() for part in rounds):
+        return []
+    found = []
+    for part in rounds:
+        begin_ns, boundary_ns, end_ns = int(part.submitted[0]), int(part.first.max()), int(part.finished.max())
+        gained = np.cumsum(tokens_in(run_pass, [begin_ns, boundary_ns, end_ns]))
+        # Each request's first token is prefill's own.
+        decoded = np.maximum(0, gained - len(part.first)).tolist()
+        found.append(_Round(Span("prefill", begin_ns, boundary_ns), Span("decode", boundary_ns, end_ns), *decoded))
+    return found
