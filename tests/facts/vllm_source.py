@@ -63,9 +63,7 @@ USED = {
         "RequestOutput": "finished num_cached_tokens outputs request_id",
     },
     "platforms/__init__.py": {"": "current_platform"},
-    "platforms/interface.py": {
-        "Platform": "get_device_name() get_device_total_memory() get_device_uuid() is_cpu() is_cuda()"
-    },
+    "platforms/interface.py": {"Platform": "get_device_uuid() is_cpu() is_cuda()"},
     "sampling_params.py": {
         "RequestOutputKind": "DELTA",
         "SamplingParams": "detokenize ignore_eos max_tokens output_kind seed temperature top_k top_p",

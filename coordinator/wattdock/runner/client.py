@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from wattdock.clock import NS_PER_S, HostClock, check_clock
 from wattdock.errors import Cause, ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock.runner import wire
+from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         RunnerFinding,
     )
 
-PROTOCOL_VERSION = 3
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05

@@ -297,7 +297,6 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
     known = RunnerEnvironment.model_fields
     environment = RunnerEnvironment(
         **{name: value for name, value in figures(reported).items() if name in known},
-        visible_gpu_uuids=[gpu.uuid for gpu in reported.visible_gpus],
         package_versions=dict(reported.package_versions),
         parallelism=_settings(reported.parallelism_json),
         engine_args=_settings(message.effective_engine_args_json),
