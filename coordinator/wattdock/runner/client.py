@@ -242,7 +242,7 @@ class RunnerClient:
             RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
-        return [wire.finding(finding) for finding in answer.findings]
+        return [wire.RunnerFinding(**wire.figures(finding)) for finding in answer.findings]
 
     def log_likelihoods(
         self, pairs: Sequence[tuple[str, str]], *, batch_size: int, timeout_s: float

@@ -276,11 +276,6 @@ def heartbeat(message: pb.Heartbeat) -> Heartbeat:
     return Heartbeat(*(getattr(message, part.name) for part in fields(Heartbeat)))
 
 
-def finding(message: pb.Finding) -> RunnerFinding:
-    """Return one finding."""
-    return RunnerFinding(**figures(message))
-
-
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
     """Return the identity of the runner's clock."""
     return ClockIdentity(reading.boot_id, figures(reading)["time_namespace"])
