@@ -46,19 +46,8 @@ NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
 # there were nodes.
 LATER_KEYS = {
-    *(
-        "drafted_tokens",
-        "accepted_tokens",
-        "units",
-        "marked",
-        "malformed_marks",
-        "counting_processes",
-        "repeated_ranks",
-        "evaluations",
-        "started_ns",
-        "node",
-        "clock_std_s",
-    ),
+    *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "counting_processes"),
+    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s"),
 }
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {
