@@ -82,7 +82,6 @@ class Image:
         name: The name or digest that it was looked up by.
         id: Hash of its configuration, "sha256:…"; containers are made from it.
         digest: "repository@sha256:…" by which a registry has it; None for an image that was only built here.
-        variant: "cpu" or "cuda", what its packages were built for; None without that label.
         digests: All digests by which registries have it; several where it was pushed to several.
         labels: By name, as its builder set them.
     """
@@ -91,7 +90,6 @@ class Image:
     name: str
     id: str
     digest: str | None
-    variant: str | None = None
     digests: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -165,7 +163,7 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
             f"no Docker engine answers at {address}", "start a container engine", cause=Cause.NO_ENGINE
         ) from error
     image = image_from(engine, name, attributes)
-    if needs_gpu and image.variant == "cpu":
+    if needs_gpu and image.labels.get(VARIANT_LABEL) == "cpu":
         raise NoContainersError(f"image {name} was built for a CPU", f"make one for GPUs with: make image-{backend}")
     return image
 
@@ -239,7 +237,6 @@ def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Imag
         name=name,
         id=str(attributes["Id"]),
         digest=digest,
-        variant=labels.get(VARIANT_LABEL),
         digests=digests,
         labels=labels,
     )
