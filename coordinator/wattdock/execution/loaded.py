@@ -259,6 +259,5 @@ def _load(
     visible_uuids = startup.runner.visible_gpu_uuids
     if sorted(visible_uuids) != sorted(planned_uuids):
         raise RunnerError(
-            f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
-            "see its log",
+            f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}", "see its log"
         )

@@ -216,11 +216,7 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         problems.append("is Podman")
     if problems:
         raise NoContainersError(f"the engine at {address} {' and '.join(problems)}", "use Docker without that")
-    return Engine(
-        address=address,
-        version=str(version.get("Version", "unknown")),
-        rootless="name=rootless" in options,
-    )
+    return Engine(address=address, version=str(version.get("Version", "unknown")), rootless="name=rootless" in options)
 
 
 def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Image:
@@ -232,14 +228,7 @@ def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Imag
     labels = (attributes.get("Config") or {}).get("Labels") or {}
     # An image may be in several registries; the digest that it was looked up by comes first.
     digest = name if name in digests else digests[0] if digests else None
-    return Image(
-        engine=engine,
-        name=name,
-        id=str(attributes["Id"]),
-        digest=digest,
-        digests=digests,
-        labels=labels,
-    )
+    return Image(engine=engine, name=name, id=str(attributes["Id"]), digest=digest, digests=digests, labels=labels)
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,7 @@ def _config_here(
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if (code := _code_in(written)) and not local.trust_remote_code:
         raise ConfigError(
-            f"{label} runs {code}",
-            "read it, then allow it with --trust-remote-code",
-            cause=Cause.RUNS_CODE,
+            f"{label} runs {code}", "read it, then allow it with --trust-remote-code", cause=Cause.RUNS_CODE
         )
     if model.path:
         model = model.model_copy(update={"path": _same_folder(bundled, local.model_folder, "--model-folder")})

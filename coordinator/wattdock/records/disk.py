@@ -142,12 +142,7 @@ def _require_every_key(plain: dict[str, Any]) -> None:
     """
     passes, gpus = plain["passes"], plain["timeline"]["gpus"].values() if plain["timeline"] else ()
     declared = (run_pass["declared"] for run_pass in passes)
-    for kind, parts in (
-        (RestartRecord, [plain]),
-        (PassRecord, passes),
-        (DeclaredWork, declared),
-        (GpuTimeline, gpus),
-    ):
+    for kind, parts in ((RestartRecord, [plain]), (PassRecord, passes), (DeclaredWork, declared), (GpuTimeline, gpus)):
         names = {item.name for item in fields(kind)} - LATER_KEYS
         for part in parts:
             if missing := sorted(names - part.keys()):

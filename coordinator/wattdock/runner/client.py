@@ -28,14 +28,7 @@ if TYPE_CHECKING:
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RunnerEnvironment
-    from wattdock.runner.wire import (
-        Heartbeat,
-        LoadRequest,
-        PairScore,
-        PassRequest,
-        RunnerDescription,
-        RunnerFinding,
-    )
+    from wattdock.runner.wire import Heartbeat, LoadRequest, PairScore, PassRequest, RunnerDescription, RunnerFinding
 
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
@@ -174,12 +167,7 @@ class RunnerClient:
         return loaded
 
     def generate(
-        self,
-        request: PassRequest,
-        *,
-        silence_s: float,
-        stall_s: float,
-        heartbeat: Callable[[Heartbeat], bool],
+        self, request: PassRequest, *, silence_s: float, stall_s: float, heartbeat: Callable[[Heartbeat], bool]
     ) -> PassRecord:
         """Run one pass and return its record; after the last token, an interruption no longer stops it.
 

@@ -132,10 +132,7 @@ def run_docker(words: list[str], failure: str) -> None:
     engine = {"DOCKER_HOST": engine_address(), "DOCKER_CONTEXT": "default", **builder}
     try:
         code = subprocess.run(
-            ["docker", *words],
-            cwd=os.sep,
-            env=processes.child_environment(os.environ, CLIENT) | engine,
-            check=False,
+            ["docker", *words], cwd=os.sep, env=processes.child_environment(os.environ, CLIENT) | engine, check=False
         ).returncode
     except OSError as error:
         raise PreflightError(
