@@ -151,17 +151,11 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
             engine = engine_from(address, client.version(), client.info())
             attributes = client.images.get(name).attrs
     except docker.errors.ImageNotFound as error:
-        raise NoImageError(
-            f"image {name} is not there", remedy or f"make it with: make image-{backend}", cause=Cause.NO_IMAGE
-        ) from error
+        raise NoImageError(f"image {name} is not there", remedy or f"make it with: make image-{backend}") from error
     except docker.errors.APIError as error:
-        raise NoContainersError(
-            f"the engine at {address} cannot serve: {error.explanation}", "see its log", cause=Cause.NO_ENGINE
-        ) from error
+        raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
-        raise NoContainersError(
-            f"no Docker engine answers at {address}", "start a container engine", cause=Cause.NO_ENGINE
-        ) from error
+        raise NoContainersError(f"no Docker engine answers at {address}", "start a container engine") from error
     image = image_from(engine, name, attributes)
     if needs_gpu and image.labels.get(VARIANT_LABEL) == "cpu":
         raise NoContainersError(f"image {name} was built for a CPU", f"make one for GPUs with: make image-{backend}")

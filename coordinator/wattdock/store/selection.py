@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError, StoreError, os_errors_as
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
@@ -126,12 +126,9 @@ def _of_path(name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
         )
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
-    try:
-        with OwnedFolder.open(path) as opened:
-            is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
-            study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
-    except OSError as error:
-        raise StoreError(f"{name}: {error.strerror}", "see its owner and mode") from error
+    with os_errors_as(StoreError, name, "see its owner and mode"), OwnedFolder.open(path) as opened:
+        is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
+        study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
     if is_result:
         return [path]
     if is_study:
