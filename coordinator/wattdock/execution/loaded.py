@@ -77,16 +77,6 @@ class LoadedRunner:
         """Return why others may be measuring all the same; None where they cannot."""
         return leases.fault(self.context.held, has_node=self.has_node) or self.context.machine.elsewhere()[0]
 
-    @property
-    def clock(self) -> Clock:
-        """The host's clock."""
-        return self.context.machine.clock
-
-    @property
-    def emit(self) -> events.Emit:
-        """Receives events."""
-        return self.context.emit
-
 
 def metered_gpus(plan: ExecutionPlan) -> tuple[str, ...]:
     """Return the UUIDs of the plan's GPUs that its meter watches."""
