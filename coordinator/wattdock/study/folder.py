@@ -197,14 +197,6 @@ class StudyFolder:
         """Return what the journal says of an experiment."""
         return self._journal.histories.get(experiment_id, History())
 
-    def result(self, experiment_id: str) -> StoredResult:
-        """Return the last result of an experiment that the study has stored.
-
-        Raises:
-            StoreError: It is gone, or is another experiment's.
-        """
-        return self.history(experiment_id).result(experiment_id, self.output_dir)
-
     def note_stored(self, stored: StoredResult) -> None:
         """Note that a result is stored; drop the records of its experiment, unless they are still needed."""
         result = stored.result
