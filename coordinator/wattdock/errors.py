@@ -15,9 +15,14 @@ An error names the value that was seen, the next step, and the cause that progra
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
 
 from wattdock.secrets import withheld
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ExitCode(IntEnum):
@@ -121,7 +126,8 @@ class WattdockError(Exception):
         if isinstance(source, WattdockError):
             return self._cause or source.cause
         by_class = Cause.MALFORMED if isinstance(source, ValueError) else self.usual_cause
-        return self._cause or (ERRNO_CAUSES.get(source.errno or 0) if isinstance(source, OSError) else by_class)
+        by_errno = ERRNO_CAUSES.get(source.errno or 0) if isinstance(source, OSError) else None
+        return self._cause or by_errno or by_class
 
     def at(self, place: object) -> WattdockError:
         """Return the error with the place where it was met, in the class of its exit code."""
@@ -134,6 +140,15 @@ class WattdockError(Exception):
 def error_kind(exit_code: int, *, otherwise: type[WattdockError] = WattdockError) -> type[WattdockError]:
     """Return the class of the errors that end a command with this code; `otherwise` for a code that none has."""
     return next((kind for kind in WattdockError.__subclasses__() if kind.exit_code == exit_code), otherwise)
+
+
+@contextmanager
+def os_errors_as(kind: type[WattdockError], what: str, remedy: str) -> Iterator[None]:
+    """Raise an OSError inside the block as another kind of error, with the system's words behind `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", remedy) from error
 
 
 class ConfigError(WattdockError):

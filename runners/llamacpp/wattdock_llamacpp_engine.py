@@ -15,9 +15,9 @@ from wattdock_runner.apis import LlamaCppApi
 from wattdock_runner.checkpoint import read_config, read_tokenizer, special_ids
 from wattdock_runner.engine_server import loading
 from wattdock_runner.errors import InvalidRequest
-from wattdock_runner.gpus import driver_version, parallelism, require_gpus
+from wattdock_runner.gpus import parallelism, require_gpus
 from wattdock_runner.served import ServedEngine
-from wattdock_runner.values import Gpu, LoadedModel
+from wattdock_runner.values import LoadedModel
 
 if TYPE_CHECKING:
     from wattdock_runner.values import LoadOrder, Report
@@ -50,7 +50,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
         settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
-            gpus = tuple(Gpu(**gpu) for gpu in server.until(server.json_line)["gpus"])
+            gpus = tuple(server.until(server.json_line)["gpus"])
             require_gpus(order.gpu_uuids, gpus, "this build of llama.cpp")
             in_effect = server.until(lambda: line if (line := server.json_line()) and "n_ctx" in line else None)
             props = server.ask("/props")
@@ -64,7 +64,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
     # A negative number is all of them; otherwise the output is the first that the GPU gets.
     on_gpu = layers if asked < 0 else min(max(0, asked - 1), layers)
     return engine, LoadedModel(
-        visible_gpus=gpus,
+        visible_gpu_uuids=gpus,
         # Whatever layers it holds, a GPU multiplies the matrices of long prompts.
         used_gpu_uuids=order.gpu_uuids,
         effective_engine_args={
@@ -79,7 +79,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         parallelism=parallelism(1, 1, dict.fromkeys(order.gpu_uuids, on_gpu)),
         parameter_count=weights.parameters,
         weight_bytes=weights.bytes,
-        driver_version=driver_version() if gpus else None,
         warnings=ids.warnings,
     )
 

@@ -18,8 +18,8 @@ from wattdock_runner.gpus import nvml_uuid
 DRIVER = "libcuda.so.1"
 
 
-def visible_gpus() -> list[dict[str, Any]]:
-    """Return the fields that `Gpu` of wattdock_runner.values has, for each GPU in llama.cpp's order.
+def visible_gpus() -> list[str]:
+    """Return the UUID of each GPU in llama.cpp's order.
 
     A build of llama.cpp for CPUs sees none. This opens a context on each GPU, as loading a model does.
 
@@ -30,11 +30,7 @@ def visible_gpus() -> list[dict[str, Any]]:
     on the bus. CUDA driver API: cuDeviceGetByPCIBusId, cuDeviceGetUuid_v2.
     """
     is_gpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_GPU
-    gpus = [device for device in xllamacpp.get_device_info() if device["type"] == is_gpu]
-    return [
-        {"uuid": _uuid(gpu["device_id"]), "name": gpu["description"], "vram_total_bytes": gpu["memory_total"]}
-        for gpu in gpus
-    ]
+    return [_uuid(device["device_id"]) for device in xllamacpp.get_device_info() if device["type"] == is_gpu]
 
 
 def cuda_version() -> str:

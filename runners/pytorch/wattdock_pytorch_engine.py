@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wattdock_runner.checkpoint import EncodedPrompt
     from wattdock_runner.recorder import PassRecorder, RequestRecord
     from wattdock_runner.serving import Answer
-    from wattdock_runner.values import Gpu, LoadOrder, Report, Workload
+    from wattdock_runner.values import LoadOrder, Report, Workload
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[PyTorchEngine, Loaded
     return engine, _describe(engine, order, gpus)
 
 
-def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...]) -> LoadedModel:
+def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[str, ...]) -> LoadedModel:
     model = engine.model
     parameters = list(model.parameters())
     used = sorted({parameter.device.index for parameter in parameters if parameter.device.type == "cuda"})
@@ -87,11 +87,11 @@ def _describe(engine: PyTorchEngine, order: LoadOrder, gpus: tuple[Gpu, ...]) ->
     for module in model.modules():
         device = next((parameter.device for parameter in module.parameters()), None)
         if type(module).__name__ in kinds and device is not None and device.type == "cuda":
-            layers_by_gpu[gpus[device.index].uuid] += 1
+            layers_by_gpu[gpus[device.index]] += 1
     devices_by_name = getattr(model, "hf_device_map", None) or {"": str(parameters[0].device)}
     return LoadedModel(
-        visible_gpus=gpus,
-        used_gpu_uuids=tuple(gpus[index].uuid for index in used),
+        visible_gpu_uuids=gpus,
+        used_gpu_uuids=tuple(gpus[index] for index in used),
         effective_engine_args={
             "dtype": dtype,
             **linear,

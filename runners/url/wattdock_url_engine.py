@@ -11,7 +11,7 @@ from wattdock_runner.checkpoint import encode_each
 from wattdock_runner.engine_server import HttpServer
 from wattdock_runner.errors import InvalidRequest, RunnerFault, WorkerDied, WrongState
 from wattdock_runner.served import ServedEngine
-from wattdock_runner.values import Chat, Gpu, LoadedModel
+from wattdock_runner.values import Chat, LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         engine.context_tokens = props["default_generation_settings"]["n_ctx"]
     limits = {"context_tokens": engine.context_tokens, "max_in_flight": engine.max_in_flight}
     return engine, LoadedModel(
-        visible_gpus=tuple(Gpu(uuid, "") for uuid in order.gpu_uuids),
+        visible_gpu_uuids=order.gpu_uuids,
         used_gpu_uuids=order.gpu_uuids,
         effective_engine_args={"model": name, **{key: limit for key, limit in limits.items() if limit}},
         parallelism={"kind": "unknown", "devices": {}},

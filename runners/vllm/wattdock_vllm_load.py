@@ -27,7 +27,7 @@ from wattdock_runner.errors import WORKER, EngineFailed, InvalidRequest, OutOfMe
 from wattdock_runner.gpus import cuda_versions, nvml_uuid, parallelism, require_gpus
 from wattdock_runner.linear import unpacked_warnings
 from wattdock_runner.process import package_version
-from wattdock_runner.values import Gpu, LoadedModel
+from wattdock_runner.values import LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +41,12 @@ CACHE_ARGUMENTS = "kv_cache_memory_bytes or gpu_memory_utilization"
 
 
 class LoadPlan(NamedTuple):
-    """What a load begins with; `parameters` is None where transformers has no class, `tokenizer` where it has none."""
+    """What a load begins with; `parameters` is None where transformers has no class, `tokenizer` where it has none.
 
-    gpus: tuple[Gpu, ...]
+    `gpus` are UUIDs.
+    """
+
+    gpus: tuple[str, ...]
     settings: dict[str, Any]
     parameters: int | None
     tokenizer: Any
@@ -71,19 +74,12 @@ def plan_load(order: LoadOrder, report: Report) -> LoadPlan:
     return LoadPlan(gpus, settings, parameter_count(config, order), tokenizer, ids)
 
 
-def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that vLLM sees, in its order, without opening a context on any."""
+def visible_gpus() -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that vLLM sees, in its order, without opening a context on any."""
     if not current_platform.is_cuda():
         return ()
     platform: Any = current_platform
-    return tuple(
-        Gpu(
-            nvml_uuid(platform.get_device_uuid(index)),
-            platform.get_device_name(index),
-            platform.get_device_total_memory(index),
-        )
-        for index in range(torch.cuda.device_count())
-    )
+    return tuple(nvml_uuid(platform.get_device_uuid(index)) for index in range(torch.cuda.device_count()))
 
 
 def engine_settings(order: LoadOrder, config: Any, *, on_gpu: bool) -> dict[str, Any]:
@@ -142,7 +138,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     engine = by_worker[0]["engine"]
     tensor, pipeline = engine["split"]
     layers_by_gpu = {nvml_uuid(worker["uuid"]): worker["layers"] for worker in by_worker if worker["uuid"] is not None}
-    linear, here = by_worker[0]["linear"], [gpu.uuid for gpu in plan.gpus]
+    linear, here = by_worker[0]["linear"], plan.gpus
     drafting: Any = order.engine_args.get("speculative_config")
     effective = engine["settings"] | {
         **linear,
@@ -162,7 +158,7 @@ def describe(by_worker: Sequence[Mapping[str, Any]], order: LoadOrder, plan: Loa
     if engine["is_quantised"]:
         weight_bytes = sum(worker["weight_bytes"] for worker in by_worker)
     return LoadedModel(
-        visible_gpus=plan.gpus,
+        visible_gpu_uuids=plan.gpus,
         # Workers of other nodes have GPUs that are not seen here.
         used_gpu_uuids=(*(uuid for uuid in here if uuid in layers_by_gpu), *(layers_by_gpu.keys() - set(here))),
         effective_engine_args=effective,

@@ -44,11 +44,10 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[NodePart, LoadedModel
     except Exception as error:
         close_sockets(open_sockets())
         raise refusal(faults.cause() or fault_of(error), plan.settings, error) from error
-    # Every GPU that this node gives holds a part: one worker for each.
-    used = tuple(gpu.uuid for gpu in plan.gpus)
     loaded = LoadedModel(
-        visible_gpus=plan.gpus,
-        used_gpu_uuids=used,
+        visible_gpu_uuids=plan.gpus,
+        # Every GPU that this node gives holds a part: one worker for each.
+        used_gpu_uuids=plan.gpus,
         effective_engine_args={},
         parallelism={},
         parameter_count=plan.parameters,

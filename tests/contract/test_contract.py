@@ -35,7 +35,7 @@ TEN_AND_FIFTY = (ids_prompt(10), ids_prompt(50))
 def test_describe_names_backend_versions_arrivals_and_arguments(idle_runner: Runner, subject: Subject) -> None:
     """A client can plan against a runner before anything is loaded."""
     described = idle_runner.stub.Describe(pb.DescribeRequest())
-    assert described.protocol_version == 3
+    assert described.protocol_version == 4
     assert described.backend == subject.backend
     assert described.framework_version
     assert "grpcio" in described.package_versions
@@ -159,7 +159,7 @@ def test_load_tells_what_is_in_effect(runner: Runner, subject: Subject) -> None:
     assert loaded.environment.parameter_count > 0
     bytes_each = {"float32": 4, "bfloat16": 2}[subject.dtype]
     assert loaded.environment.weight_bytes == bytes_each * loaded.environment.parameter_count
-    assert tuple(gpu.uuid for gpu in loaded.environment.visible_gpus) == subject.gpus
+    assert tuple(loaded.environment.visible_gpu_uuids) == subject.gpus
 
 
 def test_second_load_is_refused_until_unload(runner: Runner, model_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_cancelled_pass_ends_soon_and_the_next_one_works(runner: Runner) -> None
     """A busy engine still says what it is, and ten minutes of work stop at once when the client goes away."""
     call = runner.start_long()
     try:
-        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 3
+        assert runner.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).protocol_version == 4
     finally:
         # Else it would be in the way of all later tests.
         call.cancel()

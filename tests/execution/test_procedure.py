@@ -85,7 +85,6 @@ def measure(
     )
     runner = LoadedRunner(
         client=cast("Any", client),
-        description=cast("Any", None),
         meter=Meter(Source("test")),
         pids=lambda: frozenset(pids),
         check=lambda: None,

@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from facts.vllm_source import by_name, key, members, read
+from facts.vllm_source import by_name, names, read
 
 # What runners/sglang uses, by file and class of SGLang: "" is the module itself; what ends in brackets is called.
 USED = {
@@ -48,7 +48,7 @@ def main() -> int:
     facts = {
         "versions": [folder.parent.name for folder in folders],
         "arguments": by_name({folder.parent.name: arguments(folder) for folder in folders}),
-        "names": by_name({folder.parent.name: names(folder) for folder in folders}),
+        "names": by_name({folder.parent.name: names(folder, USED) for folder in folders}),
         "texts": by_name({folder.parent.name: texts(folder) for folder in folders}),
     }
     sys.stdout.write(json.dumps(facts, indent=1, sort_keys=True) + "\n")
@@ -69,17 +69,6 @@ def _type(annotation: ast.expr) -> str:
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple):
         return ast.unparse(annotation.slice.elts[0] if ast.unparse(annotation.value) == "A" else annotation)
     return ast.unparse(annotation)
-
-
-def names(folder: Path) -> dict[str, str]:
-    """Return what each name that the runner uses is in the version in `folder`, without those that it lacks."""
-    found: dict[str, str] = {}
-    for file, classes in USED.items():
-        there = members(read(folder / file))
-        for owner, wanted in classes.items():
-            kinds = {name: there.get(owner, {}).get(name.removesuffix("()")) for name in wanted.split()}
-            found |= {key(file, owner, name): kind for name, kind in kinds.items() if kind}
-    return found
 
 
 def texts(folder: Path) -> dict[str, str]:

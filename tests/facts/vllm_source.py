@@ -12,7 +12,7 @@ import ast
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +63,7 @@ USED = {
         "RequestOutput": "finished num_cached_tokens outputs request_id",
     },
     "platforms/__init__.py": {"": "current_platform"},
-    "platforms/interface.py": {
-        "Platform": "get_device_name() get_device_total_memory() get_device_uuid() is_cpu() is_cuda()"
-    },
+    "platforms/interface.py": {"Platform": "get_device_uuid() is_cpu() is_cuda()"},
     "sampling_params.py": {
         "RequestOutputKind": "DELTA",
         "SamplingParams": "detokenize ignore_eos max_tokens output_kind seed temperature top_k top_p",
@@ -107,7 +105,7 @@ def main() -> int:
     """Print the facts; return the exit status."""
     folders = sorted(Path(sys.argv[1]).glob("*/vllm"))
     typed = {folder.parent.name: arguments(read(folder / "engine/arg_utils.py")) for folder in folders}
-    named = {folder.parent.name: names(folder) for folder in folders}
+    named = {folder.parent.name: names(folder, USED) for folder in folders}
     facts = {"versions": list(typed), "arguments": by_name(typed), "names": by_name(named)}
     sys.stdout.write(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     return 0
@@ -125,9 +123,9 @@ def arguments(source: str) -> dict[str, str]:
     return {node.target.id: ast.unparse(node.annotation) for node in fields if isinstance(node.target, ast.Name)}
 
 
-def used() -> Iterator[tuple[str, str, str]]:
-    """Yield file, class and name of all that the runner uses."""
-    for file, classes in USED.items():
+def used(by_file: dict[str, dict[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield file, class and name of all that a runner uses."""
+    for file, classes in by_file.items():
         for owner, wanted in classes.items():
             for name in wanted.split():
                 yield file, owner, name
@@ -138,10 +136,10 @@ def key(file: str, owner: str, name: str) -> str:
     return f"{file} {owner}.{name}" if owner else f"{file} {name}"
 
 
-def names(folder: Path) -> dict[str, str]:
-    """Return what each name that the runner uses is in the version in `folder`, without those that it lacks."""
-    there = {file: members(read(folder / file)) for file in USED}
-    wanted = ((key(*item), there[item[0]].get(item[1], {}).get(item[2].removesuffix("()"))) for item in used())
+def names(folder: Path, by_file: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Return what each name that a runner uses is in the version in `folder`, without those that it lacks."""
+    there = {file: members(read(folder / file)) for file in by_file}
+    wanted = ((key(*item), there[item[0]].get(item[1], {}).get(item[2].removesuffix("()"))) for item in used(by_file))
     return {name: kind for name, kind in wanted if kind}
 
 
@@ -195,6 +193,13 @@ def by_name(versions: dict[str, dict[str, str]]) -> dict[str, object]:
     return {
         name: {kind: "all" if has == everywhere else has for kind, has in kinds.items()}
         for name, kinds in found.items()
+    }
+
+
+def kinds_in(version: str, things: dict[str, Any]) -> dict[str, str]:
+    """Return what each of the things of `by_name` is in one version."""
+    return {
+        name: kind for name, kinds in things.items() for kind, has in kinds.items() if has == "all" or version in has
     }
 
 

@@ -24,7 +24,8 @@ from make.virtual_meter import VirtualClock
 from seams.runner import wire
 
 from wattdock.clock import NS_PER_S
-from wattdock.runner import PROTOCOL_VERSION, RunnerClient
+from wattdock.runner import RunnerClient
+from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -68,7 +69,7 @@ def runner_seeds(folder: Path) -> list[Files]:
         supported_versions=">=1",
     )
     environment = pb.RunnerEnvironment(
-        visible_gpus=[pb.Gpu(uuid=GPU, name="x", vram_total_bytes=10**9)],
+        visible_gpu_uuids=[GPU],
         used_gpu_uuids=[GPU],
         framework="fake",
         framework_version="1.0",

@@ -98,7 +98,7 @@ def _launch(plain: Plain) -> LauncherChoice:
     if inside := plain["containers"]:
         gone = ("name", "image_store", "remapped", "runtimes", "selinux")
         engine = {name: value for name, value in inside["engine"].items() if name not in gone}
-        described = {name: value for name, value in inside["image"].items() if name != "platform"}
+        described = {name: value for name, value in inside["image"].items() if name not in ("platform", "variant")}
         described["digests"] = tuple(described["digests"])
         image = Image(Engine(**engine), **described)
     pin = Pin(**plain["pin"]) if plain["pin"] else None

@@ -133,7 +133,7 @@ def test_an_image_that_cannot_serve_is_named_with_the_command_that_makes_one(
     engine: Path, image: str, needs_gpu: bool, cause: Cause
 ) -> None:
     """It is not pulled either; an engine built for a CPU would see no GPU, and say so only after loading."""
-    assert find_image("wattdock-cpu", backend="fake").variant == "cpu"
+    assert find_image("wattdock-cpu", backend="fake").labels["wattdock.variant"] == "cpu"
     with raises(NoContainersError, image, "make image-fake", cause=cause):
         find_image(image, backend="fake", needs_gpu=needs_gpu)
 

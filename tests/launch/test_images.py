@@ -166,7 +166,7 @@ def test_dockers_client_works_on_the_engine_that_runners_are_started_on(
 def test_of_several_registries_the_one_to_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock holds one digest."""
     digests = (f"team/wattdock-x@{DIGEST}", f"localhost:5000/wattdock-x@{OTHER}")
-    image = Image(Engine("unix:///x", "28.0"), "x", OTHER, digests[0], None, digests, {BASE_NAME_LABEL: "base:1"})
+    image = Image(Engine("unix:///x", "28.0"), "x", OTHER, digests[0], digests, {BASE_NAME_LABEL: "base:1"})
     monkeypatch.setattr(lock, "find_image", lambda *_, **__: image)
     empty = read_lock(tmp_path / "images.lock")
     assert lock_images(["x"], empty, registry="team")["x"].digest == digests[0]

@@ -18,7 +18,8 @@ from unprivileged import short_name
 from wattdock.config import WorkloadSpec
 from wattdock.errors import Cause, LaunchError, RunnerError
 from wattdock.inputs import PromptSet
-from wattdock.runner import PROTOCOL_VERSION, LoadRequest, PassRequest, RunnerClient
+from wattdock.runner import LoadRequest, PassRequest, RunnerClient
+from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 

@@ -141,7 +141,7 @@ class _AskedEngine:
                     timeout_s=config.timeouts.stall_s,
                 )
                 if runner.gpu_uuids:
-                    runner.clock.sleep(SETTLE_S)
+                    runner.context.machine.clock.sleep(SETTLE_S)
             if cut := sum(score.left_out > 0 for score in scores):
                 what = f"{cut} of {len(scores)} texts have no room in the model's context, and would lose their begin"
                 raise ConfigError(what, "lower quality.few_shot, or raise the engine's limit")

@@ -54,7 +54,6 @@ class LoadedRunner:
 
     Attributes:
         client: Talks to the runner.
-        description: The runner's description of itself.
         meter: Is running.
         pids: Returns the processes of the runner, and of a server that runs already, as this host numbers them.
         check: Raises where the run is to end; called at least twice a second while the procedure waits.
@@ -65,7 +64,6 @@ class LoadedRunner:
     """
 
     client: RunnerClient
-    description: RunnerDescription
     meter: Meter
     pids: Callable[[], frozenset[int]]
     check: Callable[[], None]
@@ -78,16 +76,6 @@ class LoadedRunner:
     def lease_fault(self) -> str | None:
         """Return why others may be measuring all the same; None where they cannot."""
         return leases.fault(self.context.held, has_node=self.has_node) or self.context.machine.elsewhere()[0]
-
-    @property
-    def clock(self) -> Clock:
-        """The host's clock."""
-        return self.context.machine.clock
-
-    @property
-    def emit(self) -> events.Emit:
-        """Receives events."""
-        return self.context.emit
 
 
 def metered_gpus(plan: ExecutionPlan) -> tuple[str, ...]:
@@ -142,7 +130,7 @@ def ready_runner(
             startup.runner = command.environment
             # Of a client it has what ends a restart: `check_clock` and `unload`.
             client = cast("RunnerClient", command)
-            yield command.description, lambda: loaded(client, command.description, pids=command.pids, command=command)
+            yield command.description, lambda: loaded(client, pids=command.pids, command=command)
             return
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
@@ -158,7 +146,7 @@ def ready_runner(
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
                 _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
-            return loaded(client, description, pids=partial(_pids, runner, plan))
+            return loaded(client, pids=partial(_pids, runner, plan))
 
         yield description, load
 
@@ -261,6 +249,5 @@ def _load(
     visible_uuids = startup.runner.visible_gpu_uuids
     if sorted(visible_uuids) != sorted(planned_uuids):
         raise RunnerError(
-            f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}",
-            "see its log",
+            f"the runner was given the GPUs {planned_uuids or 'none'} and sees {visible_uuids or 'none'}", "see its log"
         )

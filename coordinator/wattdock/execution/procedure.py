@@ -75,18 +75,18 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
     recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
     others = measured.cpu_others_share
     unit = {"unit": config.unit} if runner.command else {}
-    runner.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others, **unit))
+    runner.context.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others, **unit))
     return death
 
 
 def _run_command(runner: LoadedRunner, command: CommandRunner, recording: Recording) -> PassRecord:
     """Run a command of the user's own once."""
-    runner.emit(events.PassStarted(recording.stage))
+    runner.context.emit(events.PassStarted(recording.stage))
     with runner.meter.window(recording.stage):
         measured = command.run(recording)
         if runner.gpu_uuids:
             # The counter's next tick shows the end.
-            runner.clock.sleep(SETTLE_S)
+            runner.context.machine.clock.sleep(SETTLE_S)
     return dataclasses.replace(measured, lease_fault=runner.lease_fault())
 
 
@@ -162,14 +162,14 @@ def generate(runner: LoadedRunner, recording: Recording, request: PassRequest) -
         beats.extend([beat] if beat.requests_submitted else [])
         elapsed_s = (beat.at_ns - beats[0].at_ns) / NS_PER_S if beats else 0.0
         if not beat.pass_over:
-            runner.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
+            runner.context.emit(events.TokensSeen(stage, beat.output_tokens, elapsed_s, runner.meter.watts()))
         # A warm-up pass has no minimum.
         return request.min_duration_s is None or windows.is_long_enough(
             recording.config, elapsed_s=elapsed_s, finished=beat.requests_finished, in_flight_s=in_flight_s
         )
 
     requests, mean_tokens = request.min_requests, request.workload.output_lengths.mean_tokens
-    runner.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
+    runner.context.emit(events.PassStarted(stage, request.min_duration_s, requests * mean_tokens if requests else None))
     around_before = processes.times_around(runner.pids())
     with runner.meter.window(stage):
         generated = runner.client.generate(

@@ -150,8 +150,9 @@ class Run:
         folder = self.context.folder
         expected_s = eta.earlier_pass_s(self._study.experiments, folder.output_dir)
         for position, (experiment_id, plan) in enumerate(self._plans.items()):
-            if folder.history(experiment_id).is_done(retry_failed=self._options.retry_failed):
-                self._measurement.results.append(folder.result(experiment_id))
+            history = folder.history(experiment_id)
+            if history.is_done(retry_failed=self._options.retry_failed):
+                self._measurement.results.append(history.result(experiment_id, folder.output_dir))
                 # A coordinator that was killed may have left the records.
                 folder.drop(experiment_id)
             else:

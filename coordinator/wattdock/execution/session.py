@@ -95,7 +95,7 @@ class Session:
             state = self._pending[0]
             self._current, config = self._begin(state), state.config
             restarts, remaining = config.repeats.restarts, self._context.remaining()
-            number, gpus = self._restart + 1, tuple(self._gpu_uuids)
+            number, gpus = self._restart + 1, tuple(self._plan.gpu_uuids)
             self._emit(events.RestartStarted(config.label, number, restarts, *remaining, gpus))
             yield runner, self._current
             self._current = None
@@ -114,7 +114,7 @@ class Session:
         """
         state, recording = self._served[-1]
         timeline = self._meter.peek(recording.record.passes[-1].span.end_ns)
-        if loss := lost_energy(timeline, recording, self._gpu_uuids):
+        if loss := lost_energy(timeline, recording, self._plan.gpu_uuids):
             raise MeterError(loss)
         state.save(recording, timeline)
 
@@ -142,9 +142,9 @@ class Session:
                 self._emit(events.UnexpectedError(traceback.format_exc()))
             self._fail(failure)
         finally:
-            timeline = self._stop_meter()
+            timeline, metered = self._stop_meter(), bool(metered_gpus(self._plan))
             for state, recording in self._served:
-                if loss := energy_loss(timeline, recording, self._gpu_uuids, metered=bool(metered_gpus(self._plan))):
+                if loss := energy_loss(timeline, recording, self._plan.gpu_uuids, metered=metered):
                     self._set_failure(recording, loss, default_stage="meter")
                 state.save(recording, timeline)
                 try:
@@ -152,10 +152,6 @@ class Session:
                 except OSError as lost:
                     self._emit(events.Note(f"{state.log_path}: {lost.strerror or lost}; the runner's log is lost"))
         return True
-
-    @property
-    def _gpu_uuids(self) -> list[str]:
-        return self._plan.gpu_uuids
 
     def _resolve_model(self) -> ModelFolder:
         """Return the model's folder; fail experiments that measured with another one, or whose prompts it refuses."""

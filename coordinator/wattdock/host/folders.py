@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size_text
 
 from wattdock import files, opening
-from wattdock.errors import Cause, PreflightError
+from wattdock.errors import Cause, PreflightError, os_errors_as
 from wattdock.files import STUDIES, NewFolder, expanded, locked, new_folder, require_utf8
 
 if TYPE_CHECKING:
@@ -50,13 +50,11 @@ def make_own(folder: Path) -> None:
     Raises:
         PreflightError: It cannot be made, or others could change what is in it, and so what is run from it.
     """
-    try:
+    with os_errors_as(PreflightError, f"cannot make {folder}", OWN_HOME):
         # Not `exist_ok`: it looks through a link, which the kernel may forbid.
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
         state = folder.lstat()
-    except OSError as error:
-        raise PreflightError(f"cannot make {folder}: {error.strerror}", OWN_HOME) from error
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
         raise PreflightError(f"others can change {folder}", f"remove it, or {OWN_HOME}", cause=Cause.OTHERS_COULD_WRITE)
 
@@ -213,9 +211,6 @@ def _socket_place(environ: Mapping[str, str]) -> tuple[Path, str]:
 
 
 def _new_folder(parent: Path, prefix: str, variable: str) -> NewFolder:
-    try:
+    remedy = f"set {variable} to a writable local folder"
+    with os_errors_as(PreflightError, f"cannot make a folder in {parent}", remedy):
         return NewFolder.make(parent, prefix)
-    except OSError as error:
-        raise PreflightError(
-            f"cannot make a folder in {parent}: {error.strerror or error}", f"set {variable} to a writable local folder"
-        ) from error

@@ -230,12 +230,7 @@ def _read_link(a: Gpu, b: Gpu, first: nvml.Device, second: nvml.Device) -> Link:
         shared = min(a.nvlinks or 0, b.nvlinks or 0)
         status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
         nvlinks = shared if status == pynvml.NVML_P2P_STATUS_OK else None if status is None and shared else 0
-    return Link(
-        a=a.uuid,
-        b=b.uuid,
-        nvlinks=nvlinks,
-        path=PATHS.get(level) if level is not None else None,
-    )
+    return Link(a=a.uuid, b=b.uuid, nvlinks=nvlinks, path=PATHS.get(level) if level is not None else None)
 
 
 def _active_links(gpu: nvml.Device) -> list[int]:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattdock.errors import ConfigError, PreflightError
+from wattdock.errors import ConfigError, PreflightError, os_errors_as
 from wattdock.files import MAX_JSON_BYTES
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
@@ -150,11 +150,9 @@ def real_folder(path: Path) -> Path:
     Raises:
         PreflightError: There is none, or one of them may not.
     """
-    try:
-        with OwnedFolder.open(path) as folder:
-            return folder.target(".")
-    except OSError as error:
-        raise PreflightError(f"model folder {path}: {error.strerror}", "give one that this user may read") from error
+    remedy = "give one that this user may read"
+    with os_errors_as(PreflightError, f"model folder {path}", remedy), OwnedFolder.open(path) as folder:
+        return folder.target(".")
 
 
 def read_config(path: Path, name: str = "config.json") -> dict[str, Any]:

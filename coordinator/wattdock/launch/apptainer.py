@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import LaunchError, PreflightError, os_errors_as
 from wattdock.files import expanded
 from wattdock.host import folders, processes
 from wattdock.launch import container
@@ -79,13 +79,9 @@ def find_image(engine: Engine, name: str, labels: Mapping[str, str]) -> Image:
     name = name.removeprefix(REGISTRY)
     if DIGEST in name:
         return Image(engine, name, name.partition("@")[2], name, labels=labels)
-    path = file_of(name)
-    try:
+    path, remedy = file_of(name), f"name FILE.sif, {ARCHIVE}FILE or REGISTRY/NAME{DIGEST}…"
+    with os_errors_as(PreflightError, f"container.image: {path}", remedy):
         sha256 = sha256_of(path).hex()
-    except OSError as error:
-        raise PreflightError(
-            f"container.image: {path}: {error.strerror}", f"name FILE.sif, {ARCHIVE}FILE or REGISTRY/NAME{DIGEST}…"
-        ) from error
     return Image(engine, name, f"sha256:{sha256}", None)
 
 

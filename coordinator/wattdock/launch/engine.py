@@ -82,7 +82,6 @@ class Image:
         name: The name or digest that it was looked up by.
         id: Hash of its configuration, "sha256:…"; containers are made from it.
         digest: "repository@sha256:…" by which a registry has it; None for an image that was only built here.
-        variant: "cpu" or "cuda", what its packages were built for; None without that label.
         digests: All digests by which registries have it; several where it was pushed to several.
         labels: By name, as its builder set them.
     """
@@ -91,7 +90,6 @@ class Image:
     name: str
     id: str
     digest: str | None
-    variant: str | None = None
     digests: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -153,19 +151,13 @@ def find_image(name: str, *, backend: str, needs_gpu: bool = False, remedy: str 
             engine = engine_from(address, client.version(), client.info())
             attributes = client.images.get(name).attrs
     except docker.errors.ImageNotFound as error:
-        raise NoImageError(
-            f"image {name} is not there", remedy or f"make it with: make image-{backend}", cause=Cause.NO_IMAGE
-        ) from error
+        raise NoImageError(f"image {name} is not there", remedy or f"make it with: make image-{backend}") from error
     except docker.errors.APIError as error:
-        raise NoContainersError(
-            f"the engine at {address} cannot serve: {error.explanation}", "see its log", cause=Cause.NO_ENGINE
-        ) from error
+        raise NoContainersError(f"the engine at {address} cannot serve: {error.explanation}", "see its log") from error
     except (docker.errors.DockerException, OSError) as error:
-        raise NoContainersError(
-            f"no Docker engine answers at {address}", "start a container engine", cause=Cause.NO_ENGINE
-        ) from error
+        raise NoContainersError(f"no Docker engine answers at {address}", "start a container engine") from error
     image = image_from(engine, name, attributes)
-    if needs_gpu and image.variant == "cpu":
+    if needs_gpu and image.labels.get(VARIANT_LABEL) == "cpu":
         raise NoContainersError(f"image {name} was built for a CPU", f"make one for GPUs with: make image-{backend}")
     return image
 
@@ -218,11 +210,7 @@ def engine_from(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         problems.append("is Podman")
     if problems:
         raise NoContainersError(f"the engine at {address} {' and '.join(problems)}", "use Docker without that")
-    return Engine(
-        address=address,
-        version=str(version.get("Version", "unknown")),
-        rootless="name=rootless" in options,
-    )
+    return Engine(address=address, version=str(version.get("Version", "unknown")), rootless="name=rootless" in options)
 
 
 def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Image:
@@ -234,15 +222,7 @@ def image_from(engine: Engine, name: str, attributes: Mapping[str, Any]) -> Imag
     labels = (attributes.get("Config") or {}).get("Labels") or {}
     # An image may be in several registries; the digest that it was looked up by comes first.
     digest = name if name in digests else digests[0] if digests else None
-    return Image(
-        engine=engine,
-        name=name,
-        id=str(attributes["Id"]),
-        digest=digest,
-        variant=labels.get(VARIANT_LABEL),
-        digests=digests,
-        labels=labels,
-    )
+    return Image(engine=engine, name=name, id=str(attributes["Id"]), digest=digest, digests=digests, labels=labels)
 
 
 @dataclass(frozen=True)

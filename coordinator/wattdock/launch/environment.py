@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import LaunchError, PreflightError, os_errors_as
 from wattdock.files import locked
 from wattdock.host import processes
 from wattdock.launch.keeper import KEEPER
@@ -102,13 +102,10 @@ class Environment:
             PreflightError: The requirements file cannot be read.
         """
         requirements = self.requirements(self.variant)
-        try:
+        what = f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}"
+        remedy = f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}"
+        with os_errors_as(PreflightError, what, remedy):
             digest = _digest(requirements)
-        except OSError as error:
-            raise PreflightError(
-                f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}: {error.strerror}",
-                f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}",
-            ) from error
         variants: tuple[Variant, ...] = (self.variant,)
         if self.variant == "cpu" and not self.packages:
             variants = ("cpu", "cuda")
@@ -161,12 +158,8 @@ class Environment:
             return self.python
         with self._lock(shared=False) as lock_fd:
             if not self.is_complete():
-                try:
+                with os_errors_as(PreflightError, f"cannot write {self.venv}", f"make room, {OWN_INTERPRETER}"):
                     self._make(lock_fd)
-                except OSError as error:
-                    raise PreflightError(
-                        f"cannot write {self.venv}: {error.strerror or error}", f"make room, {OWN_INTERPRETER}"
-                    ) from error
         return self.python
 
     def _make(self, lock_fd: int) -> None:

@@ -5,18 +5,16 @@ Must not know: any launcher's file.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.host import folders
 from wattdock.launch.container import BYTES_PER_GB
-from wattdock.launch.environment import Environment
 from wattdock.launch.keeper import memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from wattdock.config import ContainerSpec
@@ -64,23 +62,12 @@ class LauncherChoice:
         limit_gb = self.limits.memory_gb if self.limits else None
         return left_bytes if limit_gb is None else min(left_bytes, limit_gb * BYTES_PER_GB)
 
-    @contextmanager
-    def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
-        """Yield the launcher; the environment that it needs is made first, and not made anew meanwhile.
+    def launcher(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Launcher]:
+        """Return a block that yields the launcher; what it needs is made first, and not made anew meanwhile.
 
         Raises:
             PreflightError, LaunchError: The environment cannot be made, or others can change what engines compile.
         """
         assert self.opened is not None
         folders.make_own(folders.engine_cache(folders.wattdock_home()))
-        with self.opened(self, on_gpu=on_gpu, say=say) as launcher:
-            yield launcher
-
-    def interpreter(self, *, on_gpu: bool, say: Callable[[str], None]) -> AbstractContextManager[Path | None]:
-        """Return a block that yields the interpreter of runners that are processes, its packages checked if locked.
-
-        A command of the user's own has none.
-        """
-        if self.python or self.runner_dir is None:
-            return nullcontext(self.python)
-        return Environment(self.runner_dir, "cuda" if on_gpu else "cpu", say, self.packages).in_use()
+        return self.opened(self, on_gpu=on_gpu, say=say)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
 
-from wattdock.errors import LaunchError, PreflightError
+from wattdock.errors import LaunchError, PreflightError, os_errors_as
 from wattdock.launch.runners import REPO
 from wattdock.opening import open_data, open_regular, read_regular
 from wattdock.text import from_json, json_text, listed
@@ -76,12 +76,9 @@ class PackageLock:
 
         Source: PEP 508, "Environment Markers"; environments are made with the Python that runs this.
         """
-        try:
+        how = "docs/how-to/publish.md says how to write one"
+        with os_errors_as(PreflightError, f"no lock of packages: {path}", how):
             content = read_regular(path, follow=True)
-        except OSError as error:
-            raise PreflightError(
-                f"no lock of packages: {path}: {error.strerror}", "docs/how-to/publish.md says how to write one"
-            ) from error
         if other := OTHER.search(content):
             raise PreflightError(f"{path}: {other[0][:60]!r} is neither a package nor a hash", "leave it out")
         versions = dict[str, set[str]]()
@@ -97,8 +94,7 @@ class PackageLock:
             except ValueError as error:
                 raise PreflightError(f"{path}: {marker.strip()!r} is no marker", "correct it") from error
         if not versions:
-            what = f"{path} names no package for this machine"
-            raise PreflightError(what, "docs/how-to/publish.md says how to write it")
+            raise PreflightError(f"{path} names no package for this machine", how)
         by_name = {name: frozenset(found) for name, found in versions.items()}
         return cls(path, hashlib.sha256(content).hexdigest(), by_name)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
 from wattdock.host import folders
+from wattdock.launch.environment import Environment
 from wattdock.launch.keeper import KEEPER, descendants, end_group
 from wattdock.launch.launcher_choice import LauncherChoice
 from wattdock.launch.packages import PackageLock
@@ -48,9 +49,12 @@ def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: obj
 
 @contextmanager
 def launcher(choice: LauncherChoice, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[ProcessLauncher]:
-    """Yield a launcher with the interpreter of `choice`, which is not made anew inside the block."""
-    with choice.interpreter(on_gpu=on_gpu, say=say) as python:
-        yield ProcessLauncher(python, keep_pythonpath=choice.python is not None)
+    """Yield a launcher with the interpreter of `choice`, checked if locked, and not made anew meanwhile."""
+    if choice.python or choice.runner_dir is None:
+        yield ProcessLauncher(choice.python, keep_pythonpath=choice.python is not None)
+        return
+    with Environment(choice.runner_dir, "cuda" if on_gpu else "cpu", say, choice.packages).in_use() as python:
+        yield ProcessLauncher(python)
 
 
 class ProcessLauncher:

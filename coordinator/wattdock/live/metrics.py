@@ -23,10 +23,7 @@ RUN_METRICS = {
         "Output tokens, or units of a command, of the pass or warm-up so far.",
     ),
     "elapsed_s": ("wattdock_pass_elapsed_seconds", "Seconds since the pass or warm-up began."),
-    "tokens_per_s": (
-        "wattdock_pass_output_tokens_per_second",
-        "Output tokens, or units, per second of the pass.",
-    ),
+    "tokens_per_s": ("wattdock_pass_output_tokens_per_second", "Output tokens, or units, per second of the pass."),
     "joules_per_token": (
         "wattdock_pass_provisional_joules_per_output_token",
         "Joules per output token, or unit, of the pass so far, provisional.",

@@ -248,11 +248,6 @@ class NodesMeter:
         self._local, self._head, self._parts = local, head, head.parts
         self._seen: dict[str, GpuTimeline] = {}
 
-    @property
-    def reason(self) -> str | None:
-        """Why there is no GPU."""
-        return self._local.reason
-
     def start(self) -> None:
         """Begin to record on all nodes; raise where one cannot."""
         self._local.start()

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import Cause, ConfigError, os_errors_as
 from wattdock.opening import open_regular, read_bounded
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ class Pairing:
             ConfigError: There is a file already, or it cannot be written.
         """
         pairing = cls.new(hours)
-        try:
+        with os_errors_as(ConfigError, str(path), "name a new file in a folder of your own"):
             descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=FILE_MODE)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", "name a new file in a folder of your own") from error
         with os.fdopen(descriptor, "wb") as file:
             file.write(pairing.pem)
         return pairing
@@ -133,7 +131,7 @@ class Pairing:
 
 def _content(path: Path) -> bytes:
     """Return the content of a pairing file, which nobody else can read."""
-    try:
+    with os_errors_as(ConfigError, str(path), "`wattdock pair FILE` makes a pairing file"):
         descriptor = open_regular(path, owned=True)
         with os.fdopen(descriptor, "rb") as file:
             if mode := os.fstat(descriptor).st_mode & OTHERS:
@@ -143,8 +141,6 @@ def _content(path: Path) -> bytes:
                     cause=Cause.OTHERS_COULD_WRITE,
                 )
             return read_bounded(file, path, MAX_PAIRING_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "`wattdock pair FILE` makes a pairing file") from error
 
 
 def _signed(

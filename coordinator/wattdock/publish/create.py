@@ -93,11 +93,7 @@ class _Gathered:
 
 
 def create_bundle(
-    results: Sequence[StoredResult],
-    out: Path | None,
-    *,
-    logs: bool = False,
-    prompts: bool = True,
+    results: Sequence[StoredResult], out: Path | None, *, logs: bool = False, prompts: bool = True
 ) -> CreatedBundle:
     """Bundle stored results.
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
-from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
+from wattdock.errors import Cause, ConfigError, PreflightError, StoreError, os_errors_as
 from wattdock.files import expanded, write_whole
 from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
@@ -146,9 +146,7 @@ def _config_here(
         prompts = prompts.model_copy(update={"chat_time_utc": datetime.fromisoformat(time_utc)})
     if (code := _code_in(written)) and not local.trust_remote_code:
         raise ConfigError(
-            f"{label} runs {code}",
-            "read it, then allow it with --trust-remote-code",
-            cause=Cause.RUNS_CODE,
+            f"{label} runs {code}", "read it, then allow it with --trust-remote-code", cause=Cause.RUNS_CODE
         )
     if model.path:
         model = model.model_copy(update={"path": _same_folder(bundled, local.model_folder, "--model-folder")})
@@ -188,12 +186,9 @@ def _kept(bundle: Bundle, name: str, home: Path, label: str) -> Path:
         raise PreflightError(f"{label} needs {name}, which is not in the bundle", "ask its authors")
     content = read_regular(packed)
     target = home / PROMPTS / f"{hashlib.sha256(content).hexdigest()}{packed.suffix}"
-    try:
+    with os_errors_as(StoreError, f"cannot write {target}", "choose another WATTDOCK_HOME"):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
-    except OSError as error:
-        reason = error.strerror or error
-        raise StoreError(f"cannot write {target}: {reason}", "choose another WATTDOCK_HOME") from error
     return target
 
 

@@ -46,19 +46,8 @@ NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
 # there were nodes.
 LATER_KEYS = {
-    *(
-        "drafted_tokens",
-        "accepted_tokens",
-        "units",
-        "marked",
-        "malformed_marks",
-        "counting_processes",
-        "repeated_ranks",
-        "evaluations",
-        "started_ns",
-        "node",
-        "clock_std_s",
-    ),
+    *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "counting_processes"),
+    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s"),
 }
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {
@@ -153,12 +142,7 @@ def _require_every_key(plain: dict[str, Any]) -> None:
     """
     passes, gpus = plain["passes"], plain["timeline"]["gpus"].values() if plain["timeline"] else ()
     declared = (run_pass["declared"] for run_pass in passes)
-    for kind, parts in (
-        (RestartRecord, [plain]),
-        (PassRecord, passes),
-        (DeclaredWork, declared),
-        (GpuTimeline, gpus),
-    ):
+    for kind, parts in ((RestartRecord, [plain]), (PassRecord, passes), (DeclaredWork, declared), (GpuTimeline, gpus)):
         names = {item.name for item in fields(kind)} - LATER_KEYS
         for part in parts:
             if missing := sorted(names - part.keys()):

@@ -5,7 +5,7 @@ runner can fail. Only this room knows protobuf and gRPC. `Marks` reads what a co
 Must not know: how a runner was started, what a pass costs, what an experiment is.
 """
 
-from wattdock.runner.client import PROTOCOL_VERSION, RunnerClient
+from wattdock.runner.client import RunnerClient
 from wattdock.runner.marks import Marks
 from wattdock.runner.wire import (
     Heartbeat,
@@ -18,7 +18,6 @@ from wattdock.runner.wire import (
 )
 
 __all__ = [
-    "PROTOCOL_VERSION",
     "Heartbeat",
     "LoadRequest",
     "Marks",

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from wattdock.clock import NS_PER_S, HostClock, check_clock
 from wattdock.errors import Cause, ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock.runner import wire
+from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_proto.v1 import runner_pb2_grpc
 
@@ -27,16 +28,8 @@ if TYPE_CHECKING:
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RunnerEnvironment
-    from wattdock.runner.wire import (
-        Heartbeat,
-        LoadRequest,
-        PairScore,
-        PassRequest,
-        RunnerDescription,
-        RunnerFinding,
-    )
+    from wattdock.runner.wire import Heartbeat, LoadRequest, PairScore, PassRequest, RunnerDescription, RunnerFinding
 
-PROTOCOL_VERSION = 3
 QUEUED = 16
 CALL_TIMEOUT_S = 10.0
 READY_POLL_S = 0.05
@@ -174,12 +167,7 @@ class RunnerClient:
         return loaded
 
     def generate(
-        self,
-        request: PassRequest,
-        *,
-        silence_s: float,
-        stall_s: float,
-        heartbeat: Callable[[Heartbeat], bool],
+        self, request: PassRequest, *, silence_s: float, stall_s: float, heartbeat: Callable[[Heartbeat], bool]
     ) -> PassRecord:
         """Run one pass and return its record; after the last token, an interruption no longer stops it.
 
@@ -242,7 +230,7 @@ class RunnerClient:
             RunnerError: The runner failed, died, or took longer than `timeout_s`.
         """
         answer: pb.DiagnoseResponse = self._call(self._stub.Diagnose, pb.DiagnoseRequest(), timeout_s)
-        return [wire.finding(finding) for finding in answer.findings]
+        return [wire.RunnerFinding(**wire.figures(finding)) for finding in answer.findings]
 
     def log_likelihoods(
         self, pairs: Sequence[tuple[str, str]], *, batch_size: int, timeout_s: float

@@ -276,11 +276,6 @@ def heartbeat(message: pb.Heartbeat) -> Heartbeat:
     return Heartbeat(*(getattr(message, part.name) for part in fields(Heartbeat)))
 
 
-def finding(message: pb.Finding) -> RunnerFinding:
-    """Return one finding."""
-    return RunnerFinding(**figures(message))
-
-
 def clock_identity(reading: pb.ClockReading) -> ClockIdentity:
     """Return the identity of the runner's clock."""
     return ClockIdentity(reading.boot_id, figures(reading)["time_namespace"])
@@ -297,7 +292,6 @@ def loaded(message: pb.Loaded) -> tuple[RunnerEnvironment, Span]:
     known = RunnerEnvironment.model_fields
     environment = RunnerEnvironment(
         **{name: value for name, value in figures(reported).items() if name in known},
-        visible_gpu_uuids=[gpu.uuid for gpu in reported.visible_gpus],
         package_versions=dict(reported.package_versions),
         parallelism=_settings(reported.parallelism_json),
         engine_args=_settings(message.effective_engine_args_json),

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattdock.errors import ConfigError, StoreError
+from wattdock.errors import ConfigError, StoreError, os_errors_as
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
-from wattdock.store.table import replacements
+from wattdock.store.table import replaced
 from wattdock.text import listed, matching_names, nearest, runs_of, shortest_unique_names, without_timestamp
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def find_results(
         folders = _folders(name, output_dir, open_bundle, warn)
         bundles |= dict.fromkeys(folders, _bundle_of(name)[0])
     results = [StoredResult(folder, load_result(folder), bundle) for folder, bundle in bundles.items()]
-    latest_attempts = replacements(stored.row for stored in results)
-    return [result for result in results if str(result.folder) not in latest_attempts]
+    earlier = replaced(stored.row for stored in results)
+    return [result for result in results if str(result.folder) not in earlier]
 
 
 def _folders(
@@ -126,12 +126,9 @@ def _of_path(name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
         )
     if path.is_file():
         return result_folders(open_bundle(path) / BUNDLED)
-    try:
-        with OwnedFolder.open(path) as opened:
-            is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
-            study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
-    except OSError as error:
-        raise StoreError(f"{name}: {error.strerror}", "see its owner and mode") from error
+    with os_errors_as(StoreError, name, "see its owner and mode"), OwnedFolder.open(path) as opened:
+        is_study, is_result = (opened.state(file) is not None for file in (JOURNAL, RESULT))
+        study = Path(os.path.abspath(opened.path))  # noqa: PTH100 (no link is followed again)
     if is_result:
         return [path]
     if is_study:
@@ -189,6 +186,6 @@ def _names(output_dir: Path) -> _Names:
         if row.study_id:
             studies.setdefault(row.study_id, []).append(folder)
     # A replaced result is found by its whole name only.
-    replaced = replacements(rows.values())
-    results = {folder.name: [folder] for folder in folders if str(folder) not in replaced}
+    earlier = replaced(rows.values())
+    results = {folder.name: [folder] for folder in folders if str(folder) not in earlier}
     return _Names(output_dir, results, studies, {folder: row.name for folder, row in rows.items()}, unreadable)

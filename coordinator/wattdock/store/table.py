@@ -257,25 +257,19 @@ PASS_COLUMNS = {
 }
 
 
-def replacements(rows: Iterable[Row]) -> dict[str, str]:
-    """Return, for each row that a later attempt of the same study replaces, the latest attempt's folder, by folder."""
-    attempts: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for row in rows:
-        if row.study_id is not None and row.attempt is not None:
-            attempts.setdefault((row.study_id, row.experiment_id), []).append((row.attempt, row.folder))
-    latest = [(max(of_experiment), of_experiment) for of_experiment in attempts.values()]
-    return {
-        folder: last_folder
-        for (last, last_folder), of_experiment in latest
-        for attempt, folder in of_experiment
-        if attempt < last
-    }
+def replaced(rows: Iterable[Row]) -> set[str]:
+    """Return the folders of the rows that a later attempt of the same study replaces."""
+    attempts = [(row, row.attempt) for row in rows if row.study_id is not None and row.attempt is not None]
+    latest: dict[tuple[str | None, str], int] = {}
+    for row, attempt in attempts:
+        latest[row.study_id, row.experiment_id] = max(attempt, latest.get((row.study_id, row.experiment_id), attempt))
+    return {row.folder for row, attempt in attempts if attempt < latest[row.study_id, row.experiment_id]}
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
     """Return rows, the latest first, and mark those that a later attempt replaces."""
-    latest_attempts = replacements(rows)
-    marked = [replace(row, superseded=True) if row.folder in latest_attempts else row for row in rows]
+    folders = replaced(rows)
+    marked = [replace(row, superseded=True) if row.folder in folders else row for row in rows]
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
 

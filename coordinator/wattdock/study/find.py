@@ -138,12 +138,7 @@ def _read(path: Path) -> EarlierStudy | None:
 
 
 def study_to_resume(
-    study: Study,
-    output_dir: Path,
-    *,
-    resume: bool | EarlierStudy,
-    in_tasks: bool = False,
-    retry_failed: bool = False,
+    study: Study, output_dir: Path, *, resume: bool | EarlierStudy, in_tasks: bool = False, retry_failed: bool = False
 ) -> EarlierStudy | None:
     """Return the study that is to be resumed; None where a new one is to begin.
 

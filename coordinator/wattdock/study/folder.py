@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from wattdock.errors import Cause, StoreError
+from wattdock.errors import Cause, StoreError, os_errors_as
 from wattdock.files import JOURNAL, STUDIES
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
@@ -104,12 +104,9 @@ class StudyFolder:
         Raises:
             StoreError: Another coordinator works in it, its journal is malformed, or it cannot be written.
         """
-        try:
+        with os_errors_as(StoreError, f"cannot write to {path}", "see its owner and free space"):
             path.mkdir(0o755, parents=True, exist_ok=True)
             return cls(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise StoreError(f"cannot write to {path}: {reason}", "see its owner and free space") from error
 
     @classmethod
     def create(cls, study: Study, output_dir: Path, *, machine: Mapping[str, Any], **more: Any) -> Self:
@@ -122,7 +119,8 @@ class StudyFolder:
             StoreError: The folder cannot be made.
         """
         slug, studies = _slug(study.name), output_dir / STUDIES
-        try:
+        remedy = "choose another with --output-dir"
+        with os_errors_as(StoreError, f"cannot make a study's folder in {studies}", remedy):
             with suppress(FileExistsError):
                 studies.mkdir(parents=True)
                 # Where all may put results, all may put studies.
@@ -131,11 +129,6 @@ class StudyFolder:
             path = _numbered(studies, slug)
             folder = cls(path)
             folder.begin(study, path.name, machine=machine, **more)
-        except OSError as error:
-            raise StoreError(
-                f"cannot make a study's folder in {studies}: {error.strerror or error}",
-                "choose another with --output-dir",
-            ) from error
         return folder
 
     def begin(self, study: Study, study_id: str, *, machine: Mapping[str, Any], **more: Any) -> None:
@@ -203,14 +196,6 @@ class StudyFolder:
     def history(self, experiment_id: str) -> History:
         """Return what the journal says of an experiment."""
         return self._journal.histories.get(experiment_id, History())
-
-    def result(self, experiment_id: str) -> StoredResult:
-        """Return the last result of an experiment that the study has stored.
-
-        Raises:
-            StoreError: It is gone, or is another experiment's.
-        """
-        return self.history(experiment_id).result(experiment_id, self.output_dir)
 
     def note_stored(self, stored: StoredResult) -> None:
         """Note that a result is stored; drop the records of its experiment, unless they are still needed."""
@@ -301,11 +286,8 @@ def results_of(path: Path) -> Path:
 
 
 def _read(folder: Path) -> RestartRecord:
-    try:
-        with OwnedFolder.open(folder) as opened:
-            return disk.read(opened)
-    except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}", "see its owner and mode") from error
+    with os_errors_as(StoreError, str(folder), "see its owner and mode"), OwnedFolder.open(folder) as opened:
+        return disk.read(opened)
 
 
 def _saved(record: RestartRecord, folder: Path) -> SavedRestart:

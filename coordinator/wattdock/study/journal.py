@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import Cause, StoreError
+from wattdock.errors import Cause, StoreError, os_errors_as
 from wattdock.files import JOURNAL, RESULT, locked, sync
 from wattdock.opening import open_regular, read_bounded
 from wattdock.owned_folder import OwnedFolder
@@ -138,12 +138,13 @@ def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_
         StoreError: The journal cannot be read.
     """
     place = path / JOURNAL
-    try:
-        with OwnedFolder.open(path) as folder, folder.file(JOURNAL) as file:
-            states = os.fstat(folder.descriptor), os.fstat(file.fileno())
-            content = read_bounded(file, place, MAX_JOURNAL_BYTES)
-    except OSError as error:
-        raise StoreError(f"{place}: {error.strerror or error}", "see that it can be read") from error
+    with (
+        os_errors_as(StoreError, str(place), "see that it can be read"),
+        OwnedFolder.open(path) as folder,
+        folder.file(JOURNAL) as file,
+    ):
+        states = os.fstat(folder.descriptor), os.fstat(file.fileno())
+        content = read_bounded(file, place, MAX_JOURNAL_BYTES)
     return parse(content[: content.rfind(b"\n") + 1], place), states
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import Cause, PreflightError, StoreError
+from wattdock.errors import Cause, PreflightError, StoreError, os_errors_as
 from wattdock.study import events
 from wattdock.study.find import changed
 from wattdock.study.folder import StudyFolder, study_of
@@ -84,10 +84,8 @@ def _open_task(study: Study, path: Path, *, machine: dict[str, Any], emit: event
     """
     folder = StudyFolder.at(path)
     if not folder.lines:
-        try:
+        with os_errors_as(StoreError, f"cannot write to {path}", "free some space"):
             folder.begin(study, study_of(path).name, machine=machine, task=int(path.name))
-        except OSError as error:
-            raise StoreError(f"cannot write to {path}: {error.strerror or error}", "free some space") from error
         return folder
     if folder.lines[0]["experiments"].keys() != {config.experiment_id for config in study.experiments}:
         with folder:

@@ -138,18 +138,8 @@ class Loaded(_message.Message):
     span: Span
     def __init__(self, environment: _Optional[_Union[RunnerEnvironment, _Mapping]] = ..., effective_engine_args_json: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
-class Gpu(_message.Message):
-    __slots__ = ("uuid", "name", "vram_total_bytes")
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    VRAM_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    uuid: str
-    name: str
-    vram_total_bytes: int
-    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_total_bytes: _Optional[int] = ...) -> None: ...
-
 class RunnerEnvironment(_message.Message):
-    __slots__ = ("visible_gpus", "used_gpu_uuids", "driver_version", "cuda_version", "nccl_version", "framework", "framework_version", "python_version", "package_versions", "parallelism_json", "parameter_count", "weight_bytes", "warnings")
+    __slots__ = ("visible_gpu_uuids", "used_gpu_uuids", "cuda_version", "nccl_version", "framework", "framework_version", "python_version", "package_versions", "parallelism_json", "parameter_count", "weight_bytes", "warnings")
     class PackageVersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -157,9 +147,8 @@ class RunnerEnvironment(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    VISIBLE_GPUS_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
     USED_GPU_UUIDS_FIELD_NUMBER: _ClassVar[int]
-    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     NCCL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FRAMEWORK_FIELD_NUMBER: _ClassVar[int]
@@ -170,9 +159,8 @@ class RunnerEnvironment(_message.Message):
     PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
-    visible_gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    visible_gpu_uuids: _containers.RepeatedScalarFieldContainer[str]
     used_gpu_uuids: _containers.RepeatedScalarFieldContainer[str]
-    driver_version: str
     cuda_version: str
     nccl_version: str
     framework: str
@@ -183,7 +171,7 @@ class RunnerEnvironment(_message.Message):
     parameter_count: int
     weight_bytes: int
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, visible_gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., used_gpu_uuids: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl_version: _Optional[str] = ..., framework: _Optional[str] = ..., framework_version: _Optional[str] = ..., python_version: _Optional[str] = ..., package_versions: _Optional[_Mapping[str, str]] = ..., parallelism_json: _Optional[str] = ..., parameter_count: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, visible_gpu_uuids: _Optional[_Iterable[str]] = ..., used_gpu_uuids: _Optional[_Iterable[str]] = ..., cuda_version: _Optional[str] = ..., nccl_version: _Optional[str] = ..., framework: _Optional[str] = ..., framework_version: _Optional[str] = ..., python_version: _Optional[str] = ..., package_versions: _Optional[_Mapping[str, str]] = ..., parallelism_json: _Optional[str] = ..., parameter_count: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k")

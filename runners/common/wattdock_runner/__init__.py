@@ -10,5 +10,3 @@ In: the calls of runner.proto, a backend.
 Out: `LoadedModel`, `RequestRecord` and `Span` as messages of runner.proto, on CLOCK_MONOTONIC.
 Must not know: engines; anything beyond grpcio, protobuf and the standard library (Python 3.10 or newer); energy.
 """
-
-PROTOCOL_VERSION = 3

@@ -22,7 +22,7 @@ from wattdock_runner.values import LoadedModel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wattdock_runner.values import Gpu, LoadOrder, Report
+    from wattdock_runner.values import LoadOrder, Report
 
 KEPT_SUFFIXES = (".json", ".model", ".py", ".txt")
 
@@ -32,7 +32,7 @@ class FolderModel:
     """What transformers knows of a model, and where it is to run.
 
     Attributes:
-        gpus: As torch sees them.
+        gpus: UUIDs of those that torch sees.
         text: The config of its language model.
         meta: The model, without values.
         dtype: The dtype that it runs in: the order's, or the checkpoint's own.
@@ -41,7 +41,7 @@ class FolderModel:
         weight_bytes: Size of a copy in that dtype; None where a checkpoint is quantised.
     """
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[str, ...]
     versions: Mapping[str, str | None]
     text: Any
     meta: Any
@@ -57,11 +57,11 @@ class FolderModel:
         Args:
             effective: The engine's arguments, read back.
         """
-        used = tuple(gpu.uuid for gpu in self.gpus[: tensor * pipeline])
+        used = self.gpus[: tensor * pipeline]
         # Workers do not say which layers they have where stages share them out.
         layers_by_gpu = dict.fromkeys(used, self.text.num_hidden_layers) if pipeline == 1 else {}
         return LoadedModel(
-            visible_gpus=self.gpus,
+            visible_gpu_uuids=self.gpus,
             used_gpu_uuids=used,
             effective_engine_args={**effective, "dtype": self.dtype, "eos_token_ids": list(self.ids.eos)},
             parallelism=parallelism(tensor, pipeline, layers_by_gpu),

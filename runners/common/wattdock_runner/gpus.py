@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock_runner.errors import WrongState
-from wattdock_runner.values import Finding, Gpu
+from wattdock_runner.values import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+# There where NVIDIA's kernel driver is loaded.
+DRIVER = Path("/proc/driver/nvidia/version")
 COUNT_TIMEOUT_S = 120.0
 CUDA = "CUDA in the runner"
 
@@ -27,21 +28,18 @@ def nvml_uuid(uuid: object) -> str:
     return text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
-def torch_gpus(cuda: Any) -> tuple[Gpu, ...]:
-    """Return the GPUs that torch sees, in torch's order; `cuda` is torch.cuda."""
-    if not cuda.is_available():
-        return ()
-    all_properties = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
-    return tuple(Gpu(nvml_uuid(p.uuid), p.name, p.total_memory) for p in all_properties)
+def torch_gpus(cuda: Any) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that torch sees, in torch's order; `cuda` is torch.cuda."""
+    count = cuda.device_count() if cuda.is_available() else 0
+    return tuple(nvml_uuid(cuda.get_device_properties(index).uuid) for index in range(count))
 
 
-def require_gpus(requested: tuple[str, ...], gpus: Sequence[Gpu], engine: str) -> None:
+def require_gpus(requested: tuple[str, ...], visible: tuple[str, ...], engine: str) -> None:
     """Accept only GPUs whose UUIDs are the requested ones, in that order.
 
     Raises:
         WrongState: Holds the UUIDs requested and those that the engine sees.
     """
-    visible = tuple(gpu.uuid for gpu in gpus)
     if requested != visible:
         raise WrongState(
             f"asked for GPUs [{', '.join(requested)}], but {engine} sees [{', '.join(visible)}]; "
@@ -56,21 +54,10 @@ def parallelism(tensor: int, pipeline: int, layers_by_gpu: Mapping[str, int]) ->
     return {"kind": "+".join(split) or "none", **sizes, "devices": dict(layers_by_gpu)}
 
 
-def cuda_versions(torch: Any, gpus: Sequence[Gpu]) -> dict[str, str | None]:
-    """Return the versions of driver, CUDA and NCCL that an engine on torch computes with, as `LoadedModel` has them."""
+def cuda_versions(torch: Any, gpus: Sequence[str]) -> dict[str, str | None]:
+    """Return the versions of CUDA and NCCL that an engine on torch computes with, as `LoadedModel` has them."""
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else None
-    return {"driver_version": driver_version(), "cuda_version": torch.version.cuda, "nccl_version": nccl}
-
-
-def driver_version() -> str | None:
-    """Return the NVIDIA kernel driver's version, or None without one.
-
-    Source: first line of /proc/driver/nvidia/version, "NVRM version: NVIDIA UNIX … Kernel Module  580.159  …".
-    """
-    if not DRIVER_VERSION.is_file():
-        return None
-    words = DRIVER_VERSION.read_text(encoding="utf-8").splitlines()[0].split()
-    return next((word for word in words if word[0].isdigit() and "." in word), None)
+    return {"cuda_version": torch.version.cuda, "nccl_version": nccl}
 
 
 def cuda_findings(environ: Mapping[str, str], library: str, probe: str) -> list[Finding]:
@@ -83,7 +70,7 @@ def cuda_findings(environ: Mapping[str, str], library: str, probe: str) -> list[
         probe: As `Backend.gpu_probe`.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible == "" or (visible is None and driver_version() is None):
+    if visible == "" or (visible is None and not DRIVER.exists()):
         return []
     command = [sys.executable, "-c", probe]
     try:

@@ -8,8 +8,8 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
-from wattdock_runner import PROTOCOL_VERSION
 from wattdock_runner.arguments import check_engine_args, parse_engine_args, takeable
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
@@ -47,8 +47,10 @@ _ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arr
 # Fields that have the same name in runner.proto and in a plain value.
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
 _REQUEST_FIELDS: set[str] = {*pb.RequestRecord.DESCRIPTOR.fields_by_name} - {"output_ids", "token_gaps_ns"}
-_LOADED_FIELDS: tuple[str, ...] = ("used_gpu_uuids", "parameter_count", "weight_bytes", "warnings")
-_LOADED_FIELDS += ("driver_version", "cuda_version", "nccl_version")
+_LOADED_FIELDS = (
+    *("visible_gpu_uuids", "used_gpu_uuids", "parameter_count", "weight_bytes", "warnings"),
+    *("cuda_version", "nccl_version"),
+)
 # Files that Python's pickle reads.
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -191,7 +193,6 @@ def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeRes
 def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Loaded:
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
-        visible_gpus=[pb.Gpu(**vars(gpu)) for gpu in loaded.visible_gpus],
         framework=loaded.framework or backend.framework,
         framework_version=loaded.framework_version if loaded.framework else package_version(backend.framework_package),
         python_version=platform.python_version(),

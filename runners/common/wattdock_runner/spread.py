@@ -86,15 +86,15 @@ class Workers:
     def load(self, report: Report) -> LoadedModel:
         """Load in all processes at once, and return what they hold together."""
         models: list[LoadedModel] = self._call([(LOAD, order) for order in self._orders], report=report)
-        visible = dict.fromkeys(gpu for model in models for gpu in model.visible_gpus)
+        visible = dict.fromkeys(uuid for model in models for uuid in model.visible_gpu_uuids)
         used = {uuid for model in models for uuid in model.used_gpu_uuids}
         devices: dict[str, int] = {}
         for model in models:
             devices |= model.parallelism.get("devices", {})
         return replace(
             models[0],
-            visible_gpus=tuple(visible),
-            used_gpu_uuids=tuple(gpu.uuid for gpu in visible if gpu.uuid in used),
+            visible_gpu_uuids=tuple(visible),
+            used_gpu_uuids=tuple(uuid for uuid in visible if uuid in used),
             parallelism={**models[0].parallelism, **self.split, "devices": devices},
             warnings=tuple(dict.fromkeys(warning for model in models for warning in model.warnings)),
         )

@@ -93,35 +93,26 @@ class LoadOrder:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU as the engine sees it; `uuid` in NVML's form, "GPU-…"."""
-
-    uuid: str
-    name: str
-    vram_total_bytes: int | None = None
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """What the engine runs with, read back from the engine after loading; None is unknown.
 
     Attributes:
+        visible_gpu_uuids: The GPUs that the engine sees, in NVML's form, "GPU-…".
         effective_engine_args: JSON-ready; without arguments that cannot be read back.
         parallelism: JSON-ready, for instance {"kind": "tensor", "tensor_parallel_size": 2, "devices": {…}}; see
             `RunnerEnvironment` in runner.proto.
-        driver_version, cuda_version, nccl_version: Versions that the engine computes with; None without a GPU.
+        cuda_version, nccl_version: Versions that the engine computes with; None without a GPU.
         weight_bytes: Size of the parameters of a single copy of the model, as loaded.
         warnings: What the user should know of the load.
         framework, framework_version: Of an engine that is not the backend's own.
     """
 
-    visible_gpus: tuple[Gpu, ...]
+    visible_gpu_uuids: tuple[str, ...]
     used_gpu_uuids: tuple[str, ...]
     effective_engine_args: Mapping[str, object]
     parallelism: Mapping[str, Any]
     parameter_count: int | None = None
     weight_bytes: int | None = None
-    driver_version: str | None = None
     cuda_version: str | None = None
     nccl_version: str | None = None
     warnings: tuple[str, ...] = ()

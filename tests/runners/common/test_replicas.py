@@ -58,7 +58,7 @@ def test_each_replica_has_a_gpu_of_its_own_and_the_whole_is_what_is_reported(bar
     """Two processes, two GPUs, one model and its size."""
     loaded, progress = bare.load(model_path, engine_args=TWO, gpu_uuids=GPUS)
     environment = loaded.environment
-    assert [gpu.uuid for gpu in environment.visible_gpus] == list(environment.used_gpu_uuids) == list(GPUS)
+    assert list(environment.visible_gpu_uuids) == list(environment.used_gpu_uuids) == list(GPUS)
     split = json.loads(environment.parallelism_json)
     assert split == {"kind": "data", "data_parallel_size": 2, "devices": {"GPU-a": 1, "GPU-b": 1}}
     assert (environment.parameter_count, environment.weight_bytes) == (1_000, 4_000)

@@ -21,7 +21,7 @@ from wattdock_runner.errors import OutOfMemory, RunnerFault
 from wattdock_runner.recorder import Step
 from wattdock_runner.serving import Engine
 from wattdock_runner.stop_strings import StopStrings
-from wattdock_runner.values import Arrival, Gpu, LoadedModel
+from wattdock_runner.values import Arrival, LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -184,7 +184,7 @@ class FakeBackend(Backend):
         used = order.gpu_uuids[: args["used_gpus"]]
         report("loaded")
         return LoadedModel(
-            visible_gpus=tuple(Gpu(uuid, "fake GPU") for uuid in order.gpu_uuids),
+            visible_gpu_uuids=order.gpu_uuids,
             used_gpu_uuids=used,
             effective_engine_args={**args, "dtype": "float32" if order.dtype == "auto" else order.dtype},
             parallelism={"kind": "none" if len(used) < 2 else "fake", "devices": dict.fromkeys(used, 1)},

@@ -63,9 +63,7 @@ def test_a_model_on_a_gpu_says_on_which_and_how_much_of_it(runner: Runner, check
         arguments = {**ONE_THREAD, "n_parallel": 2, "n_ctx": 512, **asked}
         loaded, _ = runner.load(checkpoint.folder, gpu_uuids=[GPU], engine_args=arguments)
         environment = loaded.environment
-        assert [(gpu.uuid, gpu.name, gpu.vram_total_bytes) for gpu in environment.visible_gpus] == [
-            (GPU, "NVIDIA H200", 150 << 30)
-        ]
+        assert environment.visible_gpu_uuids == [GPU]
         assert environment.used_gpu_uuids == [GPU]
         assert json.loads(environment.parallelism_json) == {"kind": "none", "devices": {GPU: layers}}
         assert json.loads(loaded.effective_engine_args_json)["n_gpu_layers"] == asked.get("n_gpu_layers", -1)

@@ -6,11 +6,10 @@ import ast
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from contract.runner_process import VLLM_FOLDER
-from facts.vllm_source import key, used
+from facts.vllm_source import USED, key, kinds_in, used
 from packaging.specifiers import SpecifierSet
 from seams.config import ReplicableSection
 from seams.config import vllm_Section as Section
@@ -18,19 +17,6 @@ from seams.config import vllm_Section as Section
 FACTS = json.loads((Path(__file__).parents[2] / "facts/vllm.json").read_text(encoding="utf-8"))
 VERSIONS: list[str] = FACTS["versions"]
 OF_WATTDOCK = {"low", "high", "seed"}
-
-
-def kinds_in(version: str, of: str) -> dict[str, str]:
-    """Return what each thing is in one version."""
-    things: dict[str, Any] = FACTS[of]
-    return {
-        name: kind for name, kinds in things.items() for kind, has in kinds.items() if has == "all" or version in has
-    }
-
-
-def types_in(version: str) -> dict[str, str]:
-    """Return each argument's type in one version."""
-    return kinds_in(version, "arguments")
 
 
 def written_by_the_runner() -> set[str]:
@@ -62,13 +48,13 @@ def test_all_that_the_runner_writes_is_an_argument_there(version: str) -> None:
     """Twelve names, from prefix caching to the workers' extension."""
     written = written_by_the_runner()
     assert {"enable_prefix_caching", "load_format", "worker_extension_cls", "skip_tokenizer_init"} <= written
-    assert written - types_in(version).keys() == set()
+    assert written - kinds_in(version, FACTS["arguments"]).keys() == set()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> None:
     """What the section checks before launch is what vLLM takes; replicas and a server are the runner's affair."""
-    there = types_in(version)
+    there = kinds_in(version, FACTS["arguments"])
     settings = Section.model_fields.keys() - (ReplicableSection.model_fields.keys() - {"dtype"}) - {"serve"}
     assert settings - there.keys() == set()
     plain = {"int": int, "float": float, "bool": bool, "str": str}
@@ -82,8 +68,8 @@ def test_every_typed_setting_is_an_argument_there_of_that_type(version: str) -> 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_name_that_the_runner_uses_is_there(version: str) -> None:
     """Most are not public: of each, where it lies, and whether it is called."""
-    there = kinds_in(version, "names")
-    called = {key(*item): item[2].endswith("()") for item in used()}
+    there = kinds_in(version, FACTS["names"])
+    called = {key(*item): item[2].endswith("()") for item in used(USED)}
     assert called.keys() - there.keys() == set()
     assert there.keys() - called.keys() == set(), "make the facts again"
     assert {name: kind for name, kind in there.items() if (kind == "function") is not called[name]} == {}
@@ -93,10 +79,10 @@ def test_the_names_are_those_that_the_runner_uses() -> None:
     """None that it no longer uses, and all that it imports; which attributes it reads of them, no test can tell."""
     asked = VLLM_FOLDER.parent / "common/wattdock_runner/apis.py"
     sources = [file.read_text(encoding="utf-8") for file in (*VLLM_FOLDER.glob("*.py"), asked)]
-    listed = {name.removesuffix("()") for _, _, name in used()} - {"__bool__"}
+    listed = {name.removesuffix("()") for _, _, name in used(USED)} - {"__bool__"}
     assert {name for name in listed if not any(name in source for source in sources)} == set()
     imports = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     of_vllm = {item.name for node in imports if (node.module or "").split(".")[0] == "vllm" for item in node.names}
     assert "register_model_loader" in of_vllm
-    owners = {owner for _, owner, _ in used()}
+    owners = {owner for _, owner, _ in used(USED)}
     assert of_vllm - listed - owners == set()

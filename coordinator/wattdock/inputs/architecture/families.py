@@ -259,17 +259,9 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
         if layers > MOST_LAYERS or len(layer_types) not in (0, layers):
             raise UnknownArchitectureError(f"config.json says {layers:,} layers and {len(layer_types):,} layer_types")
         model = FAMILIES[kind](config)
-        sizes = (
-            model.hidden,
-            model.vocab,
-            model.heads,
-            model.kv_heads,
-            model.key_size,
-            model.value_size,
-            model.mlp_width,
-        )
+        sizes = (model.hidden, model.vocab, model.heads, model.kv_heads, model.key_size, model.value_size)
         windows = (layer.window or 1 for layer in model.layers)
-        is_possible = min(*sizes, *windows) > 0 and model.parameters <= MOST_PARAMETERS
+        is_possible = min(*sizes, model.mlp_width, *windows) > 0 and model.parameters <= MOST_PARAMETERS
     except KeyError as error:
         raise UnknownArchitectureError(f"config.json does not tell {error.args[0]}") from error
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -24,12 +24,7 @@ MAX_ARRIVALS = 500_000
 
 
 def arrival_instants(
-    work: WorkloadSpec,
-    trace_s: Sequence[float],
-    *,
-    min_requests: int,
-    min_duration_s: float,
-    generator: Generator,
+    work: WorkloadSpec, trace_s: Sequence[float], *, min_requests: int, min_duration_s: float, generator: Generator
 ) -> tuple[int, ...]:
     """Return when each request of a pass arrives, ns since its start: as many as the minima need, none beyond them.
 

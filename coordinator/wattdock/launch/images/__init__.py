@@ -6,14 +6,7 @@ which says by digest which image `run --locked` starts. Must not know: experimen
 
 from wattdock.launch.engine import find_image
 from wattdock.launch.images.build import build_image
-from wattdock.launch.images.lock import (
-    ImagesLock,
-    find_locked,
-    lock_images,
-    lock_path,
-    pull_image,
-    read_lock,
-)
+from wattdock.launch.images.lock import ImagesLock, find_locked, lock_images, lock_path, pull_image, read_lock
 
 __all__ = [
     "ImagesLock",

@@ -10,7 +10,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.errors import Cause, ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError, os_errors_as
 from wattdock.host import Machine, folders, processes
 from wattdock.launch.engine import BASE_DIGEST_LABEL, BASE_NAME_LABEL, NoImageError, engine_address, find_image
 from wattdock.launch.runners import PACKAGED, REPO
@@ -130,16 +130,8 @@ def run_docker(words: list[str], failure: str) -> None:
     """
     builder = {"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
     engine = {"DOCKER_HOST": engine_address(), "DOCKER_CONTEXT": "default", **builder}
-    try:
-        code = subprocess.run(
-            ["docker", *words],
-            cwd=os.sep,
-            env=processes.child_environment(os.environ, CLIENT) | engine,
-            check=False,
-        ).returncode
-    except OSError as error:
-        raise PreflightError(
-            f"{failure}: cannot run docker: {error.strerror}", "install Docker's command-line client"
-        ) from error
+    environ = processes.child_environment(os.environ, CLIENT) | engine
+    with os_errors_as(PreflightError, f"{failure}: cannot run docker", "install Docker's command-line client"):
+        code = subprocess.run(["docker", *words], cwd=os.sep, env=environ, check=False).returncode
     if code:
         raise PreflightError(f"{failure}: docker ended with code {code}", "its output above says why")
