@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import require_text
 from wattdock.secrets import holds_secret, is_secret_name
-from wattdock.text import expected, from_json, json_text
+from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,10 +41,13 @@ WITHOUT_ENGINE = {
     "url": "a server that runs already has its own engine",
     "measure": "a command of your own is measured in an engine's place",
 }
-# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
+# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels. A value
+# that is less similar means another: `gpu` is no `cpu`.
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
+# Pydantic's types of mistakes for which a list may have been meant as several values, to be swept.
+ONE_VALUE = ("int_type", "float_type", "string_type", "bool_type", "literal_error")
 # How many mistakes of a file are told at once.
 MOST_MISTAKES = 20
 
@@ -265,7 +269,11 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
             return f"must be a number, not the text {value}", "write digits without quotes or colons"
         case "string_type":
             return f"must be text, not {value}", "quote it"
-    if isinstance(error["input"], list) and error["type"] in ("int_type", "float_type", "string_type", "bool_type"):
+        case "literal_error" if not isinstance(error["input"], list):
+            allowed = [name.strip("'") for name in re.split(", | or ", error["ctx"]["expected"])]
+            near = nearest(str(error["input"]), allowed, cutoff=ALIKE)
+            return f"{value} is not one of {', '.join(allowed)}", f"did you mean {near!r}?" if near else None
+    if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
         return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
     return f"{wanted}, not {value}", None
