@@ -287,6 +287,17 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert len(Path("all.csv").read_text().splitlines()) == 4
 
 
+def test_a_condition_takes_each_column_by_the_name_that_the_list_shows(study: Called) -> None:
+    """A name that is none is refused with those of the list."""
+    headings = study("results", "list").stdout.splitlines()[0].split()
+    assert {"name", "batch_size", "energy_per_output_token_j"} <= {*headings}
+    named = study("results", "list", "--where", " OR ".join(f"{heading} IS NOT NULL" for heading in headings))
+    assert named.stdout == study("results", "list").stdout
+    refused = study("results", "list", "--where", "batch = 8")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert all(word in refused.stderr for word in ('"batch"', "DESCRIBE results", *headings))
+
+
 def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any width: what does not fit is left out from the right, which is said; of names that are alike, the time."""
     stored(RESULTS, name="20260102T000003-other-3", experiment_id="4" * 64)
@@ -296,7 +307,7 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
         heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
         assert max(map(len, [heading, *rows])) <= columns
         assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
-        assert "J/output token" in heading
+        assert "energy_per_output_token_j" in heading
         assert left_out.startswith("no room here for ")
         assert left_out.endswith("; --json has every column")
         assert count == "4 results"

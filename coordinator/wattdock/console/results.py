@@ -26,7 +26,11 @@ app = typer.Typer(
 )
 
 Where = Annotated[
-    str | None, typer.Option(help="Condition on the columns, in SQL, as in \"backend = 'vllm' AND batch_size > 4\".")
+    str | None,
+    typer.Option(
+        help="Condition in SQL on columns that `results list` shows, as in \"backend = 'vllm' AND batch_size > 4\"; "
+        "`results query 'DESCRIBE results'` has all columns."
+    ),
 ]
 All = Annotated[
     bool, typer.Option("--all", help="Include results that a later attempt replaced; in a list, failures, too.")
