@@ -59,6 +59,16 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
         assert [result["experiment_id"] for result in json.loads(shown.stdout)] == ["3" * 64]
 
 
+@pytest.mark.parametrize("again", [(), ("--again",)], ids=["as stored", "analysed again"])
+def test_an_engine_s_settings_are_shown_where_restarts_differ_in_them(called: Called, again: tuple[str, ...]) -> None:
+    """vLLM's compilation config, of 2,400 characters, differs in one folder's name."""
+    shown = called("show", MEASURED / "precisions-h200.tar", "--checks", *again).stdout
+    differing = [line for line in shown.splitlines() if "environment of the restarts: engine" in line]
+    assert len(differing) == 4
+    assert all("'cache_dir': '/root/.cache/" in line and "'cache_dir': ''" in line for line in differing)
+    assert max(map(len, differing)) < 500
+
+
 def test_what_is_shown_begins_with_the_verdict(study: Called) -> None:
     """Of one result in its one line; of several what is wrong with each, but for an error; the exit code stays 0."""
     reasons = [
@@ -147,7 +157,8 @@ def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circl
     assert (shown.returncode, "loop/studies/" in shown.stdout) == (0, True), shown.stderr
 
 
-BUNDLE = Path(__file__).parents[2] / "docs/measurements/data/smollm2-h200.tar"
+MEASURED = Path(__file__).parents[2] / "docs/measurements/data"
+BUNDLE = MEASURED / "smollm2-h200.tar"
 
 
 @pytest.mark.parametrize(
