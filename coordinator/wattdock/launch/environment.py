@@ -107,7 +107,7 @@ class Environment:
         except OSError as error:
             raise PreflightError(
                 f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}: {error.strerror}",
-                f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}",
+                f"use other hardware or another backend, {OWN_INTERPRETER}",
             ) from error
         variants: tuple[Variant, ...] = (self.variant,)
         if self.variant == "cpu" and not self.packages:
