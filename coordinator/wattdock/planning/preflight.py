@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
+from wattdock.files import STUDIES
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
 from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 SPANS_FOLDER = "WATTDOCK_SPANS"
 # Longest wait, in seconds, for a running server to list its models before anything is started.
 LONGEST_ANSWER_S = 5.0
-# Load average per CPU above which a run on CPUs warns: more threads than CPUs want to run, and the others of an engine
-# wait for each thread that waits.
+# Load average per CPU above which a run on CPUs warns: there is no CPU for some thread, and an engine's others wait.
 BUSY_LOAD = 1.0
 
 
@@ -300,7 +300,8 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
             "pytorch, vllm and llamacpp run on CPUs, too",
             cause=Cause.NO_GPU,
         )
-    folders.require_writable(output_dir, setting="--output-dir")
+    for folder in (output_dir, output_dir / STUDIES):
+        folders.require_writable(folder, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     folders.require_temporary()
     unmeasured = server.unmeasured if server and config.meter != "rapl" else ""
