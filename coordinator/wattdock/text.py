@@ -44,8 +44,7 @@ EXPECTED = {
 RUN = re.compile(r"-\d{1,7}$")
 # The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
 TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
-# Characters that are left of a long text at a difference, and how many of these come before it: engine settings can be
-# thousands of characters that differ in a folder's name.
+# Characters left of a long text at a difference, and those before it: engine settings can have thousands.
 LONG, LEAD = 100, 30
 # Candidates that a message names.
 MOST_LISTED = 4

@@ -192,6 +192,7 @@ def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> N
         # As similar to `cpu` as three letters can be, and meant as `cuda`.
         ("accelerator", "gpu", "'gpu' is not one of auto, cpu, cuda"),
         ("exclusive", 1, "1 is not one of machine, gpus"),
+        ("name", ["a"], "takes one value, not ['a']; to measure each of them, write it under `sweep:`"),
         ("meter", ["nvml"], "takes one value, not ['nvml']; to measure each of them, write it under `sweep:`"),
     ],
 )

@@ -8,8 +8,6 @@ from wattdock.text import joules_per
 
 # Largest change of J/token per minute: in 5 minutes it makes the 2 % by which a figure may be uncertain.
 MAX_DRIFT_PER_MIN = 0.004
-# What helps where no marked span counts; a command has no warm-up to set.
-MARK_SPANS = "name a span that the command marks (docs/how-to/measure.md)"
 
 CHECKS = Checklist[AuditInput]()
 
@@ -30,7 +28,7 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if inputs.config.command:
         reason = next((figure.reason for figure in figures if figure.start_ns is None), None)
         of = "whole runs" if summary.headline == "drained" else "from the first marked span that counts to the last"
-        return Outcome("fail", reason, remedy=MARK_SPANS) if reason else _without_drift(inputs, of)
+        return Outcome("fail", reason, remedy="see docs/how-to/measure.md") if reason else _without_drift(inputs, of)
     shortest_s = min((figure.duration_s or 0.0 for figure in figures), default=0.0)
     figure = f"{summary.headline.replace('_', ' ')}, windows of {shortest_s:.1f} s and more"
     if inputs.config.warmup.profile != "lead-in":

@@ -46,8 +46,6 @@ WITHOUT_ENGINE = {
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
-# Pydantic's types of mistakes for which a list may have been meant as several values, to be swept.
-ONE_VALUE = ("int_type", "float_type", "string_type", "bool_type", "literal_error")
 # How many mistakes of a file are told at once.
 MOST_MISTAKES = 20
 
@@ -255,8 +253,10 @@ def _config_error(
 
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
     """Return what is wrong with a setting, and what to write instead."""
-    value = shortened(error["input"])
+    value, is_list = shortened(error["input"]), isinstance(error["input"], list)
     match error["type"]:
+        case "int_type" | "float_type" | "string_type" | "bool_type" | "literal_error" if is_list:
+            return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
         case "extra_forbidden":
             key = str(error["loc"][-1])
             return f"unknown key {key!r}", _remedy_for_unknown(key, location, error["input"])
@@ -269,12 +269,10 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
             return f"must be a number, not the text {value}", "write digits without quotes or colons"
         case "string_type":
             return f"must be text, not {value}", "quote it"
-        case "literal_error" if not isinstance(error["input"], list):
+        case "literal_error":
             allowed = [name.strip("'") for name in re.split(", | or ", error["ctx"]["expected"])]
             near = nearest(str(error["input"]), allowed, cutoff=ALIKE)
             return f"{value} is not one of {', '.join(allowed)}", f"did you mean {near!r}?" if near else None
-    if isinstance(error["input"], list) and error["type"] in ONE_VALUE:
-        return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
     return f"{wanted}, not {value}", None
 

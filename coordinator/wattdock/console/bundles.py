@@ -126,10 +126,7 @@ def reproduce(
 
 
 def _remedy(error: WattdockError, context: typer.Context) -> str | None:
-    """Return an error's remedy, and how to take an option that it names and this command lacks, as --accelerator.
-
-    A bundle decides what these options set, so that the same is measured here.
-    """
+    """Return an error's remedy, and how to take an option that it names and this command leaves to the bundle."""
     own = {name for option in context.command.params for name in option.opts}
     lacking = [name for name in re.findall("--[a-z-]+", error.remedy or "") if name not in own]
     way = "an option of `wattdock run`: unpack the bundle, run its study.yaml, and use `wattdock compare`"

@@ -97,10 +97,7 @@ def pass_seconds(spans: Iterable[Span]) -> float | None:
 
 
 def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, float]:
-    """Return the seconds of a pass in earlier results under `output_dir`, by experiment id.
-
-    The latest whole result counts; without one, the latest that holds a measured pass.
-    """
+    """Return the seconds of a pass in each experiment's latest whole result, or else latest with a pass, by its id."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)

@@ -56,11 +56,9 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
         try:
             folders = set(_answer({"results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
         except duckdb.Error as error:
-            remedy = (
-                f"the list's columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'` has all"
-            )
-            is_name = isinstance(error, duckdb.BinderException)
-            raise ConfigError(f"where: {' '.join(str(error).split())}", remedy if is_name else None) from error
+            names = f"columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'` shows all"
+            remedy = names if isinstance(error, duckdb.BinderException) else None
+            raise ConfigError(f"where: {' '.join(str(error).split())}", remedy) from error
     return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
 
 
