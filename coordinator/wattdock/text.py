@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ EXPECTED = {
 RUN = re.compile(r"-\d{1,7}$")
 # The time that a result's or a study's name begins with, and how an experiment's id is shortened in it and in plans.
 TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
+# Characters left of a long text at a difference, and those before it: engine settings can have thousands.
+LONG, LEAD = 100, 30
 # Candidates that a message names.
 MOST_LISTED = 4
 # As difflib's ratio. Names of models and GPUs are long, and people shorten them.
@@ -142,6 +145,16 @@ def listed(texts: Sequence[str], most: int = MOST_LISTED, *, between: str = ", "
     """Return the first few of the texts, and how many more there are."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
+
+
+def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
+    """Return texts whole, or, where one is long, cut around the first place where they differ."""
+    if max(map(len, texts), default=0) <= LONG:
+        return list(texts)
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
+    start = max(0, alike - LEAD)
+    cut = slice(start, start + LONG)
+    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]
 
 
 def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

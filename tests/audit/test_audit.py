@@ -342,6 +342,9 @@ def test_what_changed_between_restarts_is_named_and_what_changes_no_pass_is_no_f
     before, after = {"driver_version": "580", "coordinator_python": "3.11"}, {"driver_version": "590"}
     named = failed(result_of(World(environments=(before, before, before | after)), library))
     assert named["environment of the restarts"].figure == "driver: 580 (restart 1, 2), 590 (restart 3)"
+    long = {"driver_version": f"{'x' * 999}590{'y' * 999}"}
+    named = failed(result_of(World(environments=(before, before, before | long)), library))
+    assert named["environment of the restarts"].figure == f"driver: 580 (restart 1, 2), {'x' * 100}… (restart 3)"
     other_python = before | {"coordinator_python": "3.12"}
     result = result_of(World(environments=(before, before, other_python)), library)
     assert result.audit is not None

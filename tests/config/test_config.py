@@ -51,7 +51,7 @@ from wattdock.errors import Cause, ConfigError
         ("backend: vllm\nvllm: {serve: 1}\n", "2: vllm.serve: true false, not 1"),
         ("slo: {}\n", "1: slo: ttft_ms, tpot_ms e2e_ms"),
         ("workload: {batch_size: '8'}\n", "1: workload.batch_size: not '8' quotes"),
-        ("warmup: {profile: steady}\n", "1: warmup.profile: 'quick' 'lead-in' 'steady'"),
+        ("warmup: {profile: steady}\n", "1: warmup.profile: 'steady' quick, lead-in"),
         ("gpus: {count: 0}\n", "1: gpus.count: not 0"),
         ("workload: {arrival: poisson}\n", "1: workload: poisson rate_per_s: 2"),
         ("workload: {rate_per_s: 3}\n", "1: workload: rate_per_s: 3 poisson gamma batch"),
@@ -181,6 +181,28 @@ def test_a_wrong_flag_is_named_as_a_flag_even_beside_a_file(tmp_path: Path) -> N
     (tmp_path / "x.yaml").write_text("workload: {batch_size: 2}\n")
     with raises(ConfigError, "--batch-size", cause=Cause.INVALID_VALUE):
         load_study(tmp_path / "x.yaml", {"workload.batch_size": 0}, written_as={"workload.batch_size": "--batch-size"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("exclusive", "gpu", "'gpu' is not one of machine, gpus; did you mean 'gpus'?"),
+        ("launcher", "Dokcer", "'Dokcer' is not one of auto, docker, process, apptainer; did you mean 'docker'?"),
+        ("warmup.profile", "leadin", "'leadin' is not one of quick, lead-in; did you mean 'lead-in'?"),
+        # As similar to `cpu` as three letters can be, and meant as `cuda`.
+        ("accelerator", "gpu", "'gpu' is not one of auto, cpu, cuda"),
+        ("exclusive", 1, "1 is not one of machine, gpus"),
+        ("name", ["a"], "takes one value, not ['a']; to measure each of them, write it under `sweep:`"),
+        ("meter", ["nvml"], "takes one value, not ['nvml']; to measure each of them, write it under `sweep:`"),
+    ],
+)
+def test_a_value_that_is_none_of_several_is_refused_with_all_and_the_nearest(
+    setting: str, value: object, told: str
+) -> None:
+    """In the words of a refused option."""
+    with pytest.raises(ConfigError) as caught:
+        load_study(None, {setting: value})
+    assert str(caught.value) == f"--set {setting}: {told}"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,16 @@ def test_a_study_that_cannot_be_publishable_here_is_told_what_is_left_to_do(call
     assert not Path("results").exists()
 
 
+def test_a_command_is_told_in_the_order_of_an_engine_what_is_left_to_do(called: Called) -> None:
+    """Settings and what is measured, which a person mends at once, before the machine and the image."""
+    study = load_study({"measure": {"command": ["true"]}}, {"repeats.restarts": 1}, publishable=True)
+    left, warned = left_to_do(study.experiments, None)
+    subjects = [line.partition(":")[0] for line in left]
+    assert [subject for subject in subjects if subject != "GPU"] == ["settings", "command", "software"]
+    assert subjects.index("software") == len(subjects) - 1
+    assert warned == []
+
+
 def test_the_image_that_apptainer_would_start_is_looked_up_in_the_lock_alone(
     called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:

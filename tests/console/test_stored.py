@@ -59,6 +59,16 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
         assert [result["experiment_id"] for result in json.loads(shown.stdout)] == ["3" * 64]
 
 
+@pytest.mark.parametrize("again", [(), ("--again",)], ids=["as stored", "analysed again"])
+def test_an_engine_s_settings_are_shown_where_restarts_differ_in_them(called: Called, again: tuple[str, ...]) -> None:
+    """vLLM's compilation config, of 2,400 characters, differs in one folder's name."""
+    shown = called("show", MEASURED / "precisions-h200.tar", "--checks", *again).stdout
+    differing = [line for line in shown.splitlines() if "environment of the restarts: engine" in line]
+    assert len(differing) == 4
+    assert all("'cache_dir': '/root/.cache/" in line and "'cache_dir': ''" in line for line in differing)
+    assert max(map(len, differing)) < 500
+
+
 def test_what_is_shown_begins_with_the_verdict(study: Called) -> None:
     """Of one result in its one line; of several what is wrong with each, but for an error; the exit code stays 0."""
     reasons = [
@@ -147,7 +157,8 @@ def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circl
     assert (shown.returncode, "loop/studies/" in shown.stdout) == (0, True), shown.stderr
 
 
-BUNDLE = Path(__file__).parents[2] / "docs/measurements/data/smollm2-h200.tar"
+MEASURED = Path(__file__).parents[2] / "docs/measurements/data"
+BUNDLE = MEASURED / "smollm2-h200.tar"
 
 
 @pytest.mark.parametrize(
@@ -287,6 +298,17 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert len(Path("all.csv").read_text().splitlines()) == 4
 
 
+def test_a_condition_takes_each_column_by_the_name_that_the_list_shows(study: Called) -> None:
+    """A name that is none is refused with those of the list."""
+    headings = study("results", "list").stdout.splitlines()[0].split()
+    assert {"name", "batch_size", "energy_per_output_token_j"} <= {*headings}
+    named = study("results", "list", "--where", " OR ".join(f"{heading} IS NOT NULL" for heading in headings))
+    assert named.stdout == study("results", "list").stdout
+    refused = study("results", "list", "--where", "batch = 8")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert all(word in refused.stderr for word in ('"batch"', "DESCRIBE results", *headings))
+
+
 def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any width: what does not fit is left out from the right, which is said; of names that are alike, the time."""
     stored(RESULTS, name="20260102T000003-other-3", experiment_id="4" * 64)
@@ -296,7 +318,7 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
         heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
         assert max(map(len, [heading, *rows])) <= columns
         assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
-        assert "J/output token" in heading
+        assert "energy_per_output_token_j" in heading
         assert left_out.startswith("no room here for ")
         assert left_out.endswith("; --json has every column")
         assert count == "4 results"

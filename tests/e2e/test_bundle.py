@@ -73,6 +73,9 @@ def test_without_its_gpus_nothing_is_started_and_the_line_says_so(reader: Comman
     done, _ = reproduce(reader, on_gpus(reader, FakeGpu(name="NVIDIA L4")))
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert "NVIDIA H200" in done.stderr
+    hidden, _ = reproduce(reader, {**on_gpus(reader, gpu(1)), "CUDA_VISIBLE_DEVICES": "7"})
+    assert (hidden.returncode, hidden.stderr.count("\n")) == (3, 1)
+    assert "--accelerator is an option of `wattdock run`: unpack the bundle" in hidden.stderr
     content = bytearray((reader.folder / "b.tar").read_bytes())
     content[content.index(b"batch_size") + 12] ^= 1
     (reader.folder / "b.tar").write_bytes(content)

@@ -69,10 +69,13 @@ def script(wattdock: Command, text: str) -> str:
 
 
 def measured(wattdock: Command, *words: str, env: dict[str, str]) -> dict[str, Any]:
-    """Measure, and return the newest result."""
+    """Measure, and return the newest result, whose checks advise no setting of an engine: a command is refused it."""
     done = wattdock("measure", *words, env=env)
     assert done.returncode == 0, done.stderr
-    return wattdock.results()[-1]
+    result = wattdock.results()[-1]
+    remedies = [check["remedy"] or "" for check in result["audit"]["checks"]]
+    assert not [remedy for remedy in remedies if "workload." in remedy or "warmup." in remedy]
+    return result
 
 
 def test_joules_per_sample_and_per_span_are_those_of_a_constant_power(wattdock: Command) -> None:

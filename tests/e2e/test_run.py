@@ -148,3 +148,12 @@ def test_a_hub_is_asked_for_each_model_before_anything_is_downloaded_or_started(
             "model.safetensors" not in path for verb, path, _ in hub.requests if verb == "GET" and "gated" in path
         )
     assert not (wattdock.folder / "results").exists()
+
+
+def test_without_a_network_a_plan_looks_a_model_up_where_the_run_does(wattdock: Command) -> None:
+    """Under HF_HUB_OFFLINE the cache alone is asked, which needs no `--online`."""
+    words, env = ("--backend", "fake", "--model", "owner/name"), {"HF_HUB_OFFLINE": "1"}
+    planned, run = wattdock("plan", *words, env=env), wattdock("run", *words, env=env)
+    told = "owner/name at 'main' is not in "
+    assert (planned.returncode, run.returncode) == (3, 3), planned.stderr
+    assert planned.stderr.partition(told)[1:] == run.stderr.partition(told)[1:] != ("", "")

@@ -311,3 +311,12 @@ def test_a_study_s_duration_is_told_by_the_latest_results_that_are_whole(machine
         4,
         "at least 6 s",
     )
+
+
+def test_an_interrupted_run_tells_how_long_a_pass_takes_until_a_whole_run_does(machine: VirtualMachine) -> None:
+    """Its one pass of 2 s bears the whole warm-up of 2 s, so that two passes would take 8 s; whole, they took 6 s."""
+    config = experiment("a")
+    for last, expected in (("pass 2/2", "8 s"), ("", "6 s"), ("pass 2/2", "6 s")):
+        with pytest.raises(KeyboardInterrupt) if last else nullcontext():
+            machine.run(study(config), on=send(signal.SIGTERM, begins(last or "no such pass")))
+        assert forecast([config], machine.results).total == expected

@@ -83,7 +83,8 @@ def readings_agree(inputs: AuditInput) -> Outcome | None:
         figures += [text for text in (differs if differ or not reason else None, reason) if text]
         failed = failed or differ
     short = min((run_pass.duration_s for run_pass in inputs.energy.passes), default=inf) < SHORT_S
-    remedy = "make passes longer: workload.min_duration_s" if short and not ratios else None
+    longer = "let the command run longer" if inputs.config.command else "make passes longer: workload.min_duration_s"
+    remedy = longer if short and not ratios else None
     return Outcome(verdict(failed=failed, known=known), "; ".join(figures), remedy=remedy)
 
 

@@ -28,7 +28,7 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if inputs.config.command:
         reason = next((figure.reason for figure in figures if figure.start_ns is None), None)
         of = "whole runs" if summary.headline == "drained" else "from the first marked span that counts to the last"
-        return Outcome("fail", reason) if reason else _without_drift(inputs, of)
+        return Outcome("fail", reason, remedy="see docs/how-to/measure.md") if reason else _without_drift(inputs, of)
     shortest_s = min((figure.duration_s or 0.0 for figure in figures), default=0.0)
     figure = f"{summary.headline.replace('_', ' ')}, windows of {shortest_s:.1f} s and more"
     if inputs.config.warmup.profile != "lead-in":
@@ -64,15 +64,16 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     """Whether the expanded uncertainty of J/token is within the declared limit."""
     if not inputs.environment.gpu_count:
         return None
-    limit, budget = inputs.config.repeats.MOST_UNCERTAIN, inputs.result.budget
+    limit, budget, command = inputs.config.repeats.MOST_UNCERTAIN, inputs.result.budget, inputs.config.command
     threshold = f"± {limit * 100:g} %"
     if budget is None:
         return Outcome("unknown", "no joules per output token", threshold)
     if budget.expanded is None:
-        remedy = "set repeats.restarts=3 (wattdock run --publishable FILE does)"
+        publishable = "measure --publishable" if command else "run --publishable FILE"
+        remedy = f"set repeats.restarts=3 (wattdock {publishable} does)"
         return Outcome("unknown", budget.reason or "unknown", threshold, remedy=remedy)
     largest = max(budget.entries, key=lambda entry: entry.share)
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
     figure = f"U = ± {budget.expanded * 100:.2f} %; {part}"
-    remedy = "more restarts, or longer windows (workload.min_duration_s)"
+    remedy = f"more restarts, or longer {'runs' if command else 'windows (workload.min_duration_s)'}"
     return Outcome(verdict(failed=not budget.expanded <= limit), figure, threshold, remedy=remedy)

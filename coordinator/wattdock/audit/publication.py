@@ -37,13 +37,15 @@ def left_to_do(
         loose = config.looser_than_published().values()
         lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
         if config.command:
-            lines += _left_of_command(config.command, config.container.image or "")
+            lines += _left_of_command(config.command)
         if shape := config.model.shape:
             lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
         elif folder := config.model.path:
             lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
     if not on_nodes and (reason := GpuInventory.here().reason):
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
+    if any(config.command and "@sha256:" not in (config.container.image or "") for config in experiments):
+        lines.append(f"software: {NAME_IMAGE}")
     experiments = [config for config in experiments if not config.command]
     if any(config.section.server_url and not getattr(config.section, "environment", None) for config in experiments):
         lines.append("software: a server that runs already; declare url.environment, or let wattdock start the engine")
@@ -63,11 +65,10 @@ def left_to_do(
     return list(dict.fromkeys(lines)), warned
 
 
-def _left_of_command(command: CommandSection, image: str) -> list[str]:
+def _left_of_command(command: CommandSection) -> list[str]:
     """Return what keeps others from getting the program that a command runs."""
     checkout = Machine.checkout(command.working_folder)
-    lines = [] if "@sha256:" in image else [f"software: {NAME_IMAGE}"]
-    if checkout.commit is None or checkout.changes:
-        wrong = f"not of the commit: {listed(checkout.changes)}" if checkout.commit else "its files are of no commit"
-        lines.append(f"command: {wrong}; {COMMIT_IT}")
-    return lines
+    if checkout.commit and not checkout.changes:
+        return []
+    wrong = f"not of the commit: {listed(checkout.changes)}" if checkout.commit else "its files are of no commit"
+    return [f"command: {wrong}; {COMMIT_IT}"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import require_text
 from wattdock.secrets import holds_secret, is_secret_name
-from wattdock.text import expected, from_json, json_text
+from wattdock.text import expected, from_json, json_text, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +41,8 @@ WITHOUT_ENGINE = {
     "url": "a server that runs already has its own engine",
     "measure": "a command of your own is measured in an engine's place",
 }
-# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels.
+# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels. A value
+# that is less similar means another: `gpu` is no `cpu`.
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
@@ -251,8 +253,10 @@ def _config_error(
 
 def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
     """Return what is wrong with a setting, and what to write instead."""
-    value = shortened(error["input"])
+    value, is_list = shortened(error["input"]), isinstance(error["input"], list)
     match error["type"]:
+        case "int_type" | "float_type" | "string_type" | "bool_type" | "literal_error" if is_list:
+            return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
         case "extra_forbidden":
             key = str(error["loc"][-1])
             return f"unknown key {key!r}", _remedy_for_unknown(key, location, error["input"])
@@ -265,8 +269,10 @@ def _mistake(error: ErrorDetails, location: Location) -> tuple[str, str | None]:
             return f"must be a number, not the text {value}", "write digits without quotes or colons"
         case "string_type":
             return f"must be text, not {value}", "quote it"
-    if isinstance(error["input"], list) and error["type"] in ("int_type", "float_type", "string_type", "bool_type"):
-        return f"takes one value, not {value}", "to measure each of them, write it under `sweep:`"
+        case "literal_error":
+            allowed = [name.strip("'") for name in re.split(", | or ", error["ctx"]["expected"])]
+            near = nearest(str(error["input"]), allowed, cutoff=ALIKE)
+            return f"{value} is not one of {', '.join(allowed)}", f"did you mean {near!r}?" if near else None
     wanted = expected(error) or error["msg"][:1].lower() + error["msg"][1:]
     return f"{wanted}, not {value}", None
 

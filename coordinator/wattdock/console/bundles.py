@@ -1,5 +1,6 @@
 """`wattdock bundle create` and `verify`, and `wattdock reproduce`."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from wattdock.console.options import (
     typed_again,
 )
 from wattdock.console.views import show
-from wattdock.errors import ConfigError, ExitCode
+from wattdock.errors import ConfigError, ExitCode, WattdockError, error_kind
 from wattdock.output import say
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 
 
 def reproduce(
+    context: typer.Context,
     bundle: BundlePath,
     margin: Margin = "5%",
     runner_python: RunnerPython = None,
@@ -110,6 +112,8 @@ def reproduce(
             try:
                 options = RunOptions(output_dir, home, resume, lock=ready.lock)
                 measure(ready.study, options, done, emit=progress)
+            except WattdockError as error:
+                raise error_kind(error.exit_code)(error.what, _remedy(error, context), cause=error.cause) from error
             finally:
                 progress.close()
                 comparison = compare(ready.bundled, done.results, margin=allowed)
@@ -119,6 +123,14 @@ def reproduce(
                     show(comparison, as_json=as_json)
     exit_if_failed(stored.result for stored in done.results)
     _require_equivalent(comparison)
+
+
+def _remedy(error: WattdockError, context: typer.Context) -> str | None:
+    """Return an error's remedy, and how to take an option that it names and this command leaves to the bundle."""
+    own = {name for option in context.command.params for name in option.opts}
+    lacking = [name for name in re.findall("--[a-z-]+", error.remedy or "") if name not in own]
+    way = "an option of `wattdock run`: unpack the bundle, run its study.yaml, and use `wattdock compare`"
+    return f"{error.remedy}; {lacking[0]} is {way}" if lacking else error.remedy
 
 
 def _require_equivalent(comparison: "Comparison") -> None:

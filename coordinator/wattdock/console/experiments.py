@@ -171,6 +171,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Check and show what `run` would do; start nothing."""
+    from huggingface_hub.constants import is_offline_mode
+
     from wattdock.host import folders
     from wattdock.planning import ExecutionPlan, forecast, preflight
 
@@ -182,6 +184,8 @@ def plan(
         _fail_if_left(left)
         return
     home = folders.wattdock_home()
+    # Offline, `run` asks the cache alone, which needs no network.
+    online = online or is_offline_mode()
     checked = preflight(study.experiments, output_dir=output_dir, home=home, online=online)
     refused: dict[str, list[str]] = {}
     for config, outcome in zip(study.experiments, checked, strict=True):

@@ -36,10 +36,12 @@ Name = Annotated[
 def plan_on_slurm(study: "Study", output_dir: Path, *, as_json: bool) -> None:
     """Show what `run_on_slurm` would submit, and how long it takes by earlier results; submit nothing."""
     from wattdock.fleet import jobs_of, process_choices
+    from wattdock.host import folders
     from wattdock.planning import forecast
     from wattdock.study.tasks import require_tasks
 
     process_choices(study)
+    folders.require_writable(output_dir / STUDIES, setting="--output-dir")
     path = real_path(output_dir) / STUDIES / f"TIME-{study.name}-N"
     tasks = require_tasks(study, path)
     jobs, lines = jobs_of(study, tasks, path=path), []

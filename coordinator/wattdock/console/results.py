@@ -26,7 +26,8 @@ app = typer.Typer(
 )
 
 Where = Annotated[
-    str | None, typer.Option(help="Condition on the columns, in SQL, as in \"backend = 'vllm' AND batch_size > 4\".")
+    str | None,
+    typer.Option(help="Condition in SQL on columns of the list, as in \"backend = 'vllm' AND batch_size > 4\"."),
 ]
 All = Annotated[
     bool, typer.Option("--all", help="Include results that a later attempt replaced; in a list, failures, too.")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wattdock.execution import Interrupts
-from wattdock.files import whole_file
+from wattdock.files import STUDIES, whole_file
 from wattdock.fleet import slurm
 from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
@@ -50,11 +50,12 @@ class Fleet:
         """Make the folder of a study that begins now.
 
         Raises:
-            ConfigError, PreflightError: An experiment names what is not, or GPUs of one machine; or Slurm's commands
-                are not here.
+            ConfigError, PreflightError: An experiment names what is not, or GPUs of one machine; Slurm's commands are
+                not here; or nothing can be written to the folder of results.
             StoreError: The folder cannot be made.
         """
         slurm.check()
+        folders.require_writable(output_dir / STUDIES, setting="--output-dir")
         jobs_of(study, require_tasks(study, output_dir), path=output_dir)
         return cls(study, begin_tasks(study, output_dir))
 

@@ -97,21 +97,24 @@ def pass_seconds(spans: Iterable[Span]) -> float | None:
 
 
 def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, float]:
-    """Return the seconds of a pass in each experiment's latest whole result under `output_dir`, by experiment id."""
+    """Return the seconds of a pass in each experiment's latest whole result, or else latest with a pass, by its id."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)
     seconds: dict[str, float] = {}
     for experiment_id in {experiment.experiment_id for experiment in experiments}:
-        # Of results that another version wrote, or that are incomplete, only an estimate is lost.
+        # Of results that another version wrote only an estimate is lost.
         for folder in reversed(folders.get(experiment_id[:8], ())):
             with suppress(StoreError):
                 result = load_result(folder)
-                if result.status == "ok" and result.experiment_id == experiment_id:
-                    spans = [Span(span.name, span.start_ns, span.end_ns) for span in result.spans]
-                    seconds[experiment_id] = pass_seconds(spans) or 0.0
-                    break
-    return {experiment_id: pass_s for experiment_id, pass_s in seconds.items() if pass_s}
+                spans = [Span(span.name, span.start_ns, span.end_ns) for span in result.spans]
+                if result.experiment_id == experiment_id and (pass_s := pass_seconds(spans)):
+                    if result.status == "ok":
+                        seconds[experiment_id] = pass_s
+                        break
+                    # Few passes bear the whole warm-up of an interrupted run.
+                    seconds.setdefault(experiment_id, pass_s)
+    return seconds
 
 
 def duration(work: Iterable[Remaining]) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from wattdock.host import Gpu, Link
 from wattdock.host.jobs import Job
+from wattdock.text import excerpts_at_difference
 from wattdock.values import Said, Settings, Stored
 
 # Name of the lease of an experiment without a GPU.
@@ -98,9 +99,11 @@ class ConditionChange(Stored):
     restarts: dict[str, list[int]]
 
     def __str__(self) -> str:
-        """Return "driver: 580 (restart 1, 2), 590 (restart 3)"."""
-        numbers = {value: ", ".join(str(restart + 1) for restart in found) for value, found in self.restarts.items()}
-        return f"{self.name}: {', '.join(f'{value} (restart {text})' for value, text in numbers.items())}"
+        """Return "driver: 580 (restart 1, 2), 590 (restart 3)"; long values are cut around their first difference."""
+        excerpts = excerpts_at_difference(list(self.restarts))
+        numbers = (", ".join(str(restart + 1) for restart in found) for found in self.restarts.values())
+        told = (f"{value} (restart {text})" for value, text in zip(excerpts, numbers, strict=True))
+        return f"{self.name}: {', '.join(told)}"
 
 
 class ContainerFacts(Stored):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ __all__ = [
     "MARK",
     "NOTHING",
     "cell_text",
-    "excerpts_at_difference",
     "figure_text",
     "marked",
     "number",
@@ -35,8 +33,6 @@ MARK = "†"
 DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
 # Half of an interval ÷ its figure below which the interval is rounding.
 NO_SPREAD = 1e-6
-# Engine settings can be thousands of characters that differ in a folder's name.
-LONG, LEAD = 100, 30
 
 
 def number(value: float | None, form: str = ".4g") -> str:
@@ -92,13 +88,3 @@ def seconds_text(value_s: float | None) -> str:
     if value_s is None:
         return NOTHING
     return f"{value_s * 1e3:.1f} ms" if value_s < 1 else f"{value_s:.2f} s"
-
-
-def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
-    """Return texts whole, or, where one is long, cut around the first place where they differ."""
-    if max(map(len, texts), default=0) <= LONG:
-        return list(texts)
-    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
-    start = max(0, alike - LEAD)
-    cut = slice(start, start + LONG)
-    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]

@@ -15,7 +15,7 @@ from wattdock.analysis import ExperimentResult, conditions
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
-from wattdock.reports.cells import NOTHING, excerpts_at_difference
+from wattdock.reports.cells import NOTHING
 from wattdock.reports.chart_data import (
     ENERGY_AND_SPEED,
     are_numbers,
@@ -27,7 +27,7 @@ from wattdock.reports.chart_data import (
 )
 from wattdock.reports.wording import STATUSES, boundaries, cut_text, no_joules_text, power_profile_text
 from wattdock.store import TABLES, Row
-from wattdock.text import COMPACT, json_text, singular
+from wattdock.text import COMPACT, excerpts_at_difference, json_text, singular
 from wattdock.version import __version__
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.table import Row, in_order, passes_table
+from wattdock.store.table import TABLES, Row, in_order, passes_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,9 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
         try:
             folders = set(_answer({"results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
         except duckdb.Error as error:
-            raise ConfigError(f"where: {' '.join(str(error).split())}") from error
+            names = f"columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'` shows all"
+            remedy = names if isinstance(error, duckdb.BinderException) else None
+            raise ConfigError(f"where: {' '.join(str(error).split())}", remedy) from error
     return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from wattdock.analysis import conditions, statistics
 from wattdock.console.views.terminal import SENTENCES, Listing
-from wattdock.reports.cells import NOTHING, excerpts_at_difference, figure_text, marked, number, seconds_text
+from wattdock.reports.cells import NOTHING, figure_text, marked, number, seconds_text
 from wattdock.reports.wording import quantity_text
 from wattdock.store import COLUMNS
-from wattdock.text import pluralize
+from wattdock.text import excerpts_at_difference, pluralize
 
 if TYPE_CHECKING:
     from wattdock.console.views.terminal import View
