@@ -27,9 +27,9 @@ LEAD = (
     "sets any of them."
 )
 RESULTS_LEAD = (
-    "What `results list`, `results query`, `results export` and `wattdock.results` give; null where a result does not "
-    "say. Names end in their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to "
-    "1. Figures per token, request or second are a sum over all measured passes ÷ a sum."
+    "What `results query`, `results export` and `wattdock.results` give; null where a result does not say. Names end "
+    "in their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to 1. Figures per "
+    "token, request or second are a sum over all measured passes ÷ a sum."
 )
 # These first, then what they refer to.
 FIRST = ("StudyFile", "ExperimentConfig")
@@ -77,7 +77,7 @@ def _commands_page() -> str:
 def _results_page() -> str:
     """Return the columns of the table of results, with where each stands in a result."""
     _, meanings = _docstring(inspect.getdoc(Row) or "")
-    rows = ["| column | type | in result.json | in other tables | meaning |", "|---|---|---|---|---|"]
+    rows = ["| column | type | in result.json | in tables | meaning |", "|---|---|---|---|---|"]
     for name, hint in get_type_hints(Row).items():
         kind = " or ".join(part.__name__ for part in get_args(hint) or (hint,) if part is not NoneType)
         column = COLUMNS[name]

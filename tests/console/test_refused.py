@@ -298,30 +298,6 @@ def test_a_name_that_leads_nowhere_is_one_line_and_exit_code_2(called: Called, w
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--output-dir", "taken"), "taken/studies is a file; choose another folder with --output-dir"),
-        (
-            ("--output-dir", f"absent/{'x' * 300}"),
-            f"{'x' * 300}: a name of more than 255 bytes; choose another folder with --output-dir",
-        ),
-    ],
-)
-def test_what_needs_no_machine_and_no_network_is_refused_by_a_plan_in_the_words_of_a_run(
-    called: Called, words: tuple[str, ...], told: str
-) -> None:
-    """Of a study here and, before anything is queued, of one on a cluster."""
-    Path("taken").mkdir()
-    Path("taken/studies").touch()
-    settings = ("--backend", "fake", "--model", "shape:tiny-llama", "--launcher", "process")
-    for verb in (("run",), ("plan",), ("plan", "--on", "slurm")):
-        refused = called(*verb, *settings, *words)
-        assert refused.returncode in (CONFIG, PREFLIGHT), refused.stderr
-        assert refused.stderr.endswith(f"{told}\n"), verb
-    assert [path.name for path in Path().rglob("*")] == ["taken", "studies"]
-
-
 @pytest.mark.parametrize("words", ["show", "report", "plan --model", "bundle verify", "results list --output-dir"])
 def test_a_path_that_the_system_refuses_to_look_up_is_one_line_and_exit_code_2(called: Called, words: str) -> None:
     """Too long a name, as a folder of somebody else."""

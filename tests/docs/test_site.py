@@ -61,7 +61,7 @@ def test_the_reference_names_every_setting_command_column_and_message(site: Path
     assert all(f"<code>{name}</code>" in settings for name in ("tensor_parallel_size", "device_map", "tp_size"))
     assert all(f"wattdock {name}" in commands for name in ("run", "bundle create", "reproduce", "results query"))
     assert "--max-output-tokens" in commands
-    assert all(name in results for name in (*COLUMNS, "prompt from a cache", "environment.dataset"))
+    assert all(name in results for name in (*COLUMNS, "CPUs used by others", "environment.dataset"))
     assert all(name in wire for name in ("rpc Generate", "message TokenSeries", "optional int64 first_token_ns"))
 
 

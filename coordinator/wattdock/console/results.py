@@ -27,7 +27,7 @@ app = typer.Typer(
 
 Where = Annotated[
     str | None,
-    typer.Option(help="Condition in SQL on columns of the list, as in \"backend = 'vllm' AND batch_size > 4\"."),
+    typer.Option(help="Condition in SQL on columns of results, as in \"backend = 'vllm' AND batch_size > 4\"."),
 ]
 All = Annotated[
     bool, typer.Option("--all", help="Include results that a later attempt replaced; in a list, failures, too.")

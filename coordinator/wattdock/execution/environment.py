@@ -47,7 +47,7 @@ def environment(
         gpu_uuids=[gpu.uuid for gpu in gpus],
         host_gpus=host_gpus,
         driver_version=host_gpus[0].driver_version if host_gpus else None,
-        topology=snapshot.Topology(links=links, warnings=list(plan.inventory.warnings(plan.gpus))) if links else None,
+        topology=snapshot.Topology(links=links, warnings=list(plan.warnings)) if links else None,
         leased=list(plan.lease_names),
         exclusive=config.exclusive,
         **dataclasses.asdict(plan.machine),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal as size_text
 
 from wattdock import files, opening
-from wattdock.errors import Cause, ConfigError, PreflightError, os_errors_as
+from wattdock.errors import Cause, PreflightError, os_errors_as
 from wattdock.files import STUDIES, NewFolder, expanded, locked, new_folder, require_utf8
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def require_writable(folder: Path, *, setting: str) -> int:
     """Return the free bytes for `folder`, which exists or can be made, can be written to, and has room; makes nothing.
 
     Raises:
-        ConfigError: Its path is not UTF-8, or holds a name that is too long.
+        ConfigError: Its path is not UTF-8.
         PreflightError: Names the folder and the setting that would change it.
     """
     require_utf8(folder)
@@ -127,9 +127,6 @@ def require_writable(folder: Path, *, setting: str) -> int:
     if not existing.is_dir():
         # No colon behind a path: what follows `/etc/passwd: ` would pass for a password.
         raise PreflightError(f"{existing} is a file", change)
-    most_bytes = os.pathconf(existing, "PC_NAME_MAX")
-    if long := next((name for name in folder.parts if len(os.fsencode(name)) > most_bytes), ""):
-        raise ConfigError(f"{long}: a name of more than {most_bytes} bytes", change)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
     return require_space(existing, MIN_FREE_BYTES, change)

@@ -103,7 +103,7 @@ class Environment:
         """
         requirements = self.requirements(self.variant)
         what = f"{self.runner_dir.name} does not run on {HARDWARE[self.variant]}: {requirements}"
-        remedy = f"use other hardware or another backend, {OWN_INTERPRETER}"
+        remedy = f"use other hardware (--accelerator) or another backend, {OWN_INTERPRETER}"
         with os_errors_as(PreflightError, what, remedy):
             digest = _digest(requirements)
         variants: tuple[Variant, ...] = (self.variant,)

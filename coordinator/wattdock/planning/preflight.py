@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, PreflightError, WattdockError
-from wattdock.files import STUDIES
 from wattdock.host import GpuInventory, Machine, folders, leases
 from wattdock.host.jobs import job_here
 from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, check_prompts
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 SPANS_FOLDER = "WATTDOCK_SPANS"
 # Longest wait, in seconds, for a running server to list its models before anything is started.
 LONGEST_ANSWER_S = 5.0
-# Load average per CPU above which a run on CPUs warns: there is no CPU for some thread, and an engine's others wait.
-BUSY_LOAD = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,6 @@ class _Host:
     lock_path: Path | None = None
     # WATTDOCK_HOME where a hub is asked for models.
     hub_home: Path | None = None
-    # Load average of the last minute ÷ CPUs, of the whole host: this process may use fewer, and the load is not theirs.
-    cpu_load: float = field(default_factory=lambda: os.getloadavg()[0] / (os.cpu_count() or 1))
 
     # By address, what each server lists, or why it does not.
     _listed: dict[str, ServedModels | PreflightError] = field(default_factory=dict)
@@ -103,7 +98,6 @@ class ExecutionPlan:
         prompts: What it will send, in words; empty before that is known.
         dataset_format, dataset_ignored: As in its result's environment.
         nodes: The other nodes that hold a part of the model.
-        cpu_load: Load average per CPU of this host in the last minute, where it computes on CPUs; 0 elsewhere.
     """
 
     config: ExperimentConfig
@@ -120,7 +114,6 @@ class ExecutionPlan:
     dataset_format: str | None = None
     dataset_ignored: tuple[str, ...] = ()
     nodes: tuple[OtherNode, ...] = ()
-    cpu_load: float = 0.0
 
     def on(self, host_gpus: GpuInventory) -> ExecutionPlan:
         """Return the plan with the GPUs in their present state; unchanged where one is gone: its runner will fail."""
@@ -151,10 +144,8 @@ class ExecutionPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes it slow: GPUs that a model should not be split over, CPUs that others keep busy."""
-        busy = f"the CPUs are busy: load average {self.cpu_load:.1f} per CPU (limit: {BUSY_LOAD:g})"
-        told = f"{busy}; an engine on CPUs gets many times slower; end other work (top names it)"
-        return (*self.inventory.warnings(self.gpus), *([told] if self.cpu_load > BUSY_LOAD else ()))
+        """Reasons against splitting a model over its GPUs."""
+        return self.inventory.warnings(self.gpus)
 
     @property
     def lease_names(self) -> tuple[str, ...]:
@@ -300,8 +291,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
             "pytorch, vllm and llamacpp run on CPUs, too",
             cause=Cause.NO_GPU,
         )
-    for folder in (output_dir, output_dir / STUDIES):
-        folders.require_writable(folder, setting="--output-dir")
+    folders.require_writable(output_dir, setting="--output-dir")
     folders.require_writable(home, setting="WATTDOCK_HOME")
     folders.require_temporary()
     unmeasured = server.unmeasured if server and config.meter != "rapl" else ""
@@ -315,7 +305,6 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         meter=MeterChoice("none", unmeasured, unmeasured) if unmeasured else choose_meter(config.meter, host_gpus),
         variables=launch.variables,
         server=server,
-        cpu_load=0.0 if gpus or server else host.cpu_load,
     )
 
 

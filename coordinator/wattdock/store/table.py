@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
     Attributes:
         place: Dotted name in an `ExperimentResult`; empty where `Row.of` computes the value.
-        heading: The column's name in tables for people; `results list` has the columns' own names.
+        heading: The column's name in tables for people.
         form: How people read its values: a format specification, "seconds", or "file name".
     """
 
@@ -72,8 +72,8 @@ class Row:
         superseded: A later attempt of the same study replaces it.
     """
 
-    folder: Annotated[str, Column(form="file name")]
-    started_utc: Annotated[datetime, Column(form="%Y-%m-%d %H:%M")]
+    folder: Annotated[str, Column(heading="folder", form="file name")]
+    started_utc: Annotated[datetime, Column(heading="started (UTC)", form="%Y-%m-%d %H:%M")]
     name: Annotated[str, Column(heading="experiment")]
     status: Annotated[str, Column("status", "status")]
     backend: Annotated[str, Column("config.backend", "backend")]
@@ -84,11 +84,11 @@ class Row:
     launcher: Annotated[str | None, Column("environment.launcher")]
     gpus: Annotated[str | None, Column(heading="GPU")]
     gpu_count: Annotated[int | None, Column("environment.gpu_count", "GPUs")]
-    parallelism: str | None
+    parallelism: Annotated[str | None, Column(heading="split")]
     arrival: Annotated[str | None, Column("config.workload.arrival")]
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[int | None, Column("config.workload.batch_size", "batch")]
-    prompts: Annotated[str | None, Column("environment.dataset")]
+    prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
     input_tokens: Annotated[float | None, Column(form=".4g")]
     max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
     restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
@@ -121,14 +121,14 @@ class Row:
     timing_j: Annotated[float | None, Column("energy.timing_j")]
     energy_per_output_token_j: Annotated[float | None, Column("budget.energy_per_unit_j", "J/output token", ".4g")]
     energy_per_unit_j: Annotated[float | None, Column(heading="J/unit", form=".4g")] = None
-    energy_per_unit_low_j: Annotated[float | None, Column(form=".4g")] = None
-    energy_per_unit_high_j: Annotated[float | None, Column(form=".4g")] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g")] = None
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g")] = None
     units_per_s: Annotated[float | None, Column(heading="units/s", form=",.4g")] = None
     unit: Annotated[str | None, Column(heading="unit")] = None
     work: Annotated[int | None, Column(heading="units", form=",")] = None
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
-    energy_per_output_token_low_j: Annotated[float | None, Column(form=".4g")]
-    energy_per_output_token_high_j: Annotated[float | None, Column(form=".4g")]
+    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
     energy_per_output_token_u: Annotated[float | None, Column("budget.expanded", "relative half width", ".2%")]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
     energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
@@ -149,12 +149,12 @@ class Row:
     answers_cut: Annotated[int | None, Column("quality.overall.cut", "answers cut", ",")] = None
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
     roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
-    cpu_others_share: Annotated[float | None, Column(form=".0%")]
-    disturbed: str | None
+    cpu_others_share: Annotated[float | None, Column(heading="CPUs used by others", form=".0%")]
+    disturbed: Annotated[str | None, Column(heading="disturbed by others")]
     publishable: Annotated[bool | None, Column("audit.publishable", "publishable")]
-    reason: str | None
+    reason: Annotated[str | None, Column(heading="reason")]
     error_cause: Annotated[str | None, Column("error.cause")]
-    study_id: Annotated[str | None, Column("study.study_id")]
+    study_id: Annotated[str | None, Column("study.study_id", "study")]
     node: Annotated[str | None, Column("environment.job.node", "node")]
     job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]

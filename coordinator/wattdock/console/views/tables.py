@@ -10,6 +10,7 @@ from rich.text import Text
 
 from wattdock.console.views.terminal import SENTENCES, Listing
 from wattdock.reports.cells import NOTHING, cell_text, number, row_cells
+from wattdock.store import COLUMNS
 from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str
     """Yield some columns of the first rows of the table of results, and how many there are where that is not all.
 
     Args:
-        columns: Headings, too, so that `--where` takes each name shown. Columns without any value are left out.
+        columns: Those without any value are left out.
         names: What to type for the name of a result or a study.
     """
     known = [name for name in columns if any(getattr(row, name) is not None for row in rows)]
     cells = [[names.get(cell, cell) for cell in row_cells(row, known).values()] for row in rows[:MOST_ROWS]]
-    yield Listing(known, cells)
+    yield Listing([COLUMNS[name].heading for name in known], cells)
     yield from _more(len(rows))
 
 
