@@ -148,13 +148,21 @@ def listed(texts: Sequence[str], most: int = MOST_LISTED, *, between: str = ", "
 
 
 def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
-    """Return texts whole, or, where one is long, cut around the first place where they differ."""
+    """Return texts whole, or, where one is long, cut around the first place where they differ.
+
+    Texts that differ only later than others are cut there, so that the excerpts of different texts differ.
+    """
     if max(map(len, texts), default=0) <= LONG:
         return list(texts)
     alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)))
     start = max(0, alike - LEAD)
     cut = slice(start, start + LONG)
-    return [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]
+    excerpts = [("…" if start else "") + text[cut] + ("…" if len(text) > cut.stop else "") for text in texts]
+    found = dict(zip(texts, excerpts, strict=True))
+    for excerpt in set(excerpts):
+        if len(same := [text for text in found if found[text] == excerpt]) > 1:
+            found |= zip(same, excerpts_at_difference(same), strict=True)
+    return [found[text] for text in texts]
 
 
 def dotted(nested: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from wattdock.reports.wording import (
     quantity_text,
 )
 from wattdock.store import COLUMNS, TABLES
-from wattdock.text import amount, excerpts_at_difference, listed, pluralize, singular
+from wattdock.text import amount, listed, pluralize, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,10 +58,9 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
                 yield "no audit: nothing was measured"
                 continue
             yield audit.summary
-            for place, reason in enumerate(audit.reasons, 1):
-                yield f"{place}. {_with_excerpts(str(reason), result.result)}"
+            yield from (f"{place}. {reason}" for place, reason in enumerate(audit.reasons, 1))
             for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
-                yield from check_view(check.model_copy(update={"figure": _with_excerpts(check.figure, result.result)}))
+                yield from check_view(check)
     elif len(stored) == 1:
         shown = stored[0].result
         if shown.audit and not shown.error:
@@ -83,14 +82,6 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         yield Listing([COLUMNS[name].heading for name in known], [[row[name] for name in known] for row in rows])
         yield from map(str, pools(stored).values())
         yield pairs(_verdict_rows(stored, more))
-
-
-def _with_excerpts(text: str, result: ExperimentResult) -> str:
-    """Return a line of an audit with long values cut: audits of other versions hold a whole compilation config."""
-    for change in (result.environment and result.environment.changes) or ():
-        for value, excerpt in zip(change.restarts, excerpts_at_difference([*change.restarts]), strict=True):
-            text = text.replace(value, excerpt)
-    return text
 
 
 def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[str, str]]:
