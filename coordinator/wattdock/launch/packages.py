@@ -195,8 +195,21 @@ def _recorded(package: Distribution) -> list[tuple[str, str, str]]:
 
 
 def _digest_of(file: Path) -> str:
-    """Return a file's SHA-256 as `RECORD` writes it."""
-    return f"sha256={base64.urlsafe_b64encode(sha256_of(file)).rstrip(b'=').decode()}"
+    """Return the SHA-256 of an environment's file as `RECORD` writes it."""
+    # There are tens of thousands, before each restart: `open_data` takes thirty times as long as a look at a file's
+    # state. The environment is the caller's own, whose folders Python follows as they are.
+    if (digest := _KNOWN.get(_state(file, file.stat()))) is None:
+        with _opened(file) as stream:
+            digest = _sha256(file, stream)
+    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def _opened(file: Path) -> io.BufferedReader:
+    try:
+        return os.fdopen(open_regular(file), "rb")
+    except OSError:
+        # A link, as uv makes under `UV_LINK_MODE=symlink`.
+        return open_data(file)
 
 
 def _recorded_digest(file: Path) -> str | None:
@@ -212,20 +225,15 @@ def sha256_of(path: Path) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
-    # Environments have tens of thousands of files, and are checked before each restart.
-    if (known := _KNOWN.get(_state(path, path.stat()))) is None:
-        with _opened(path) as stream:
-            state = _state(path, os.fstat(stream.fileno()))
-            known = _KNOWN[state] = hashlib.file_digest(stream, "sha256").digest()
-    return known
+    with open_data(path) as stream:
+        return _sha256(path, stream)
 
 
-def _opened(path: Path) -> io.BufferedReader:
-    """Return a file, opened to read; where it is a link, as `open_data` does, which takes ten times as long."""
-    try:
-        return os.fdopen(open_regular(path), "rb")
-    except OSError:
-        return open_data(path)
+def _sha256(path: Path, stream: io.BufferedReader) -> bytes:
+    state = _state(path, os.fstat(stream.fileno()))
+    if state not in _KNOWN:
+        _KNOWN[state] = hashlib.file_digest(stream, "sha256").digest()
+    return _KNOWN[state]
 
 
 def _state(path: Path, state: os.stat_result) -> tuple[Path, int, int, int]:
