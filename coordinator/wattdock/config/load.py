@@ -41,8 +41,8 @@ WITHOUT_ENGINE = {
     "url": "a server that runs already has its own engine",
     "measure": "a command of your own is measured in an engine's place",
 }
-# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels. A value
-# that is less similar means another: `gpu` is no `cpu`.
+# As difflib's ratio: keys at the level of an unknown key that are so similar go before those of other levels. Of
+# values, only one so similar is suggested: `gpu` is not meant as `cpu`.
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88

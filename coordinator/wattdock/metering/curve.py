@@ -151,7 +151,7 @@ class EnergyCurve:
         return replace(board, energy_j=energy_j, timing_j=timing_j, reason=why_not)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
-        """Return instants in a span that has energy at which it is known without a guess at its course, and the joules.
+        """Return the instants in a span at which its energy is known, not interpolated, and the joules between them.
 
         Returns:
             Ascending CLOCK_MONOTONIC nanoseconds, shape (m + 1,), and joules between neighbours, shape (m,).

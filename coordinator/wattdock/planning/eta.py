@@ -97,7 +97,7 @@ def pass_seconds(spans: Iterable[Span]) -> float | None:
 
 
 def earlier_pass_s(experiments: Sequence[ExperimentConfig], output_dir: Path) -> Mapping[str, float]:
-    """Return the seconds of a pass in each experiment's latest whole result, or else latest with a pass, by its id."""
+    """Return the seconds of a pass by experiment id, from the latest whole result or, without one, any with a pass."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(output_dir.glob("2*-*-*")):
         folders.setdefault(path.name.split("-")[2], []).append(path)

@@ -16,7 +16,7 @@ from wattdock_runner.values import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# There where NVIDIA's kernel driver is loaded.
+# A file that exists where NVIDIA's kernel driver is loaded.
 DRIVER = Path("/proc/driver/nvidia/version")
 COUNT_TIMEOUT_S = 120.0
 CUDA = "CUDA in the runner"
