@@ -64,7 +64,8 @@ def agreement(energy: Any, *power_over_counter: float | None) -> Outcome:
         for number, ratio in enumerate(power_over_counter or (0.01,))
     }
     environment = SimpleNamespace(gpu_count=len(gpus))
-    result: Any = SimpleNamespace(config={}, environment=environment, energy=energy, procedure="", used_gpus=gpus)
+    config = SimpleNamespace(command=None)
+    result: Any = SimpleNamespace(config=config, environment=environment, energy=energy, procedure="", used_gpus=gpus)
     outcome = readings_agree(AuditInput(result))
     assert outcome is not None
     return outcome

@@ -25,7 +25,7 @@ GPU = fake_nvml.uuid_of(1)
 # What llama.cpp would see on the simulated GPU, which computes nothing: the CPUs do.
 SEEN = f"""
 def visible_gpus():
-    return [{{"uuid": "{GPU}", "name": "fake GPU", "vram_total_bytes": 1 << 36}}]
+    return ["{GPU}"]
 """
 # The first of the model's blocks whose second half is silent in the worse model.
 SILENT_FROM = 15
