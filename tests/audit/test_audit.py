@@ -276,20 +276,22 @@ def test_every_check_that_may_refuse_a_figure_refuses_one_here(sound: Experiment
 
 
 @pytest.mark.parametrize(
-    ("revision", "status", "verdict"),
+    ("revision", "base", "status", "verdict"),
     [
-        ("c0ffee", "warn", " %; with a warning: software (only that machine has it)"),
-        ("c0ffee-dirty", "fail", " %; cannot be repeated: software"),
-        (None, "fail", " %; cannot be repeated: software"),
+        ("c0ffee", True, "warn", " %; with a warning: software (only that machine has it)"),
+        ("c0ffee", False, "fail", " %; cannot be repeated: software"),
+        ("c0ffee-dirty", True, "fail", " %; cannot be repeated: software"),
+        (None, True, "fail", " %; cannot be repeated: software"),
     ],
 )
-def test_an_image_that_only_its_machine_has_must_be_a_commit_s(
-    library: Path, revision: str | None, status: str, verdict: str
+def test_an_image_that_only_its_machine_has_must_be_of_a_commit_and_a_registrys_base(
+    library: Path, revision: str | None, base: bool, status: str, verdict: str
 ) -> None:
-    """A registry on the loopback ends with its machine; what is left to others is to build the image."""
+    """A registry on the loopback ends with its machine; what is left to others is to build the image, on its base."""
     choice = launched(f"127.0.0.1:5000/wattdock-vllm@sha256:{'d' * 64}")
     assert choice.image
     labels = {"org.opencontainers.image.revision": revision} if revision else {}
+    labels |= {"org.opencontainers.image.base.digest": f"sha256:{'b' * 64}"} if base else {}
     result = result_of(World(launch=replace(choice, image=replace(choice.image, labels=labels))), library)
     check = checks(result)["software"]
     assert (check.status, "127.0.0.1:5000" in check.figure, bool(check.remedy)) == (status, True, True)

@@ -71,6 +71,8 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     if budget.expanded is None:
         publishable = "measure --publishable" if command else "run --publishable FILE"
         remedy = f"set repeats.restarts=3 (wattdock {publishable} does)"
+        if inputs.config.repeats.restarts >= inputs.config.repeats.LEAST_FOR_INTERVAL:
+            remedy = "finish the study with --resume"
         return Outcome("unknown", budget.reason or "unknown", threshold, remedy=remedy)
     largest = max(budget.entries, key=lambda entry: entry.share)
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"

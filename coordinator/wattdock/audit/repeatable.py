@@ -84,9 +84,11 @@ def software_pinned(inputs: AuditInput) -> Outcome:
         if not is_on_loopback(digest):
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"
-        # A registry that anybody can start proves nothing; what others can still do is build the image.
-        is_built = not is_named and not (inside.revision or "-dirty").endswith("-dirty")
-        how = f"build it from commit {inside.revision}" if is_built else "of no commit"
+        # A registry that anybody can start proves nothing; what others can still do is build the image, on its base.
+        is_committed = not is_named and not (inside.revision or "-dirty").endswith("-dirty")
+        is_built = is_committed and inside.base_digest is not None
+        lacking = "no registry has its base" if is_committed else "of no commit"
+        how = f"build it from commit {inside.revision}" if is_built else lacking
         return Outcome("warn" if is_built else "fail", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
     kind = "locked, but in no registry" if inside.locked else "not locked"
     if inside.engine == "apptainer" and not environment.image_digest:

@@ -73,8 +73,9 @@ class LockedImage(BaseModel):
 
     @property
     def is_only_here(self) -> bool:
-        """Whether nobody else can get the image or build it; in a registry of this machine it needs a clean commit."""
-        return NOT_PUSHED in self.warnings or {ON_LOOPBACK, NOT_COMMITTED} <= {*self.warnings}
+        """Whether nobody else can get the image or build it, which one that only this machine's registry has needs."""
+        unbuildable = {NOT_COMMITTED, NO_BASE_DIGEST} & {*self.warnings}
+        return NOT_PUSHED in self.warnings or (ON_LOOPBACK in self.warnings and bool(unbuildable))
 
 
 @dataclass(frozen=True)
