@@ -66,6 +66,7 @@ def test_uv_gets_no_constraints_beside_hashes(tmp_path: Path) -> None:
 
 UNKNOWN = ["Resolved 2 packages", "error: No solution found", "  cause: Because absent was not found."]
 SILENT = ["error: Request failed", "  cause: Failed to fetch: https://me:pw@x/simple/a/", "  cause: c", "  cause: last"]
+SILENT_PYTORCH = [SILENT[0], "  cause: Failed to fetch: https://download.pytorch.org/whl/cpu/a/", *SILENT[2:]]
 FULL = ["error: Failed to fetch: stem", "  cause: No space left on device"]
 REFUSED = ["error: Failed to fetch: stem", "  cause: HTTP status client error (403 Forbidden)"]
 OLD = [
@@ -89,6 +90,10 @@ RETRIED = ["warning: Failed to fetch: stem; retrying", *UNKNOWN]
             SILENT,
             "Request failed: Failed to fetch: a from the configured package index: last; the configured package ",
         ),
+        (
+            SILENT_PYTORCH,
+            "Request failed: Failed to fetch: a from PyTorch's: last; PyTorch's index, download.pytorch.org, does not ",
+        ),
         (FULL, "Failed to fetch: stem: No space left on device; make room"),
         (
             REFUSED,
@@ -108,7 +113,9 @@ def test_an_error_is_one_line_that_says_what_to_do(said: list[str], words: str) 
     assert failure(said).startswith(words)
 
 
-@pytest.mark.parametrize(("said", "calls"), [(SILENT, 2), (FULL, 1), (REFUSED, 1), (RETRIED, 1), ([], 1)])
+@pytest.mark.parametrize(
+    ("said", "calls"), [(SILENT, 2), (SILENT_PYTORCH, 2), (FULL, 1), (REFUSED, 1), (RETRIED, 1), ([], 1)]
+)
 def test_only_an_index_that_does_not_answer_is_given_up_for_the_cache(
     said: list[str], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,12 @@ ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "neve
 ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
 UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
+# The one index that wattdock itself names, for torch's builds for CPUs.
+PYTORCH_HOST = "download.pytorch.org"
+UNANSWERED_PYTORCH = (
+    f"PyTorch's index, {PYTORCH_HOST}, does not answer, and the configured one has no CPU build of torch; "
+    "put that wheel into a folder that `find-links` names in pip's configuration"
+)
 NO_WHEEL = (
     "this processor, C library (`ldd --version`) or Python has no wheel: use --launcher docker or --runner-python"
 )
@@ -79,7 +85,7 @@ def run_uv(
     if (output := call(command, variables)) is None:
         return None
     error = failure(output)
-    if error.endswith(UNANSWERED):
+    if error.endswith((UNANSWERED, UNANSWERED_PYTORCH)):
         say("the configured package index does not answer; taking packages from uv's cache")
         if call(command, variables | {"UV_OFFLINE": "1"}) is None:
             return None
@@ -143,14 +149,18 @@ def failure(lines: Sequence[str]) -> str:
     error = [line.removeprefix("error:").removeprefix("cause:").strip() for line in output[start:]]
     # The first causes name the package, the last one the obstacle.
     causes = ": ".join(ADDRESS.sub(_without_index, cause) for cause in [*error[:2], *error[2:][-1:]])
-    advice = next((advice for words, advice in ADVICE.items() if words in "\n".join(error)), None)
+    told = "\n".join(error)
+    advice = next((advice for words, advice in ADVICE.items() if words in told), None)
+    if advice == UNANSWERED and f"//{PYTORCH_HOST}/" in told:
+        advice = UNANSWERED_PYTORCH
     return f"{causes.removesuffix('.')}; {advice}" if advice else causes.removesuffix(".")
 
 
 def _without_index(address: re.Match[str]) -> str:
     """Return the package or file that an address ends with, without the index."""
-    _, *path = address[0].partition("://")[2].rstrip("/:,.").split("/")
-    return f"{path[-1] if path else 'an answer'} from the configured package index"
+    host, *path = address[0].partition("://")[2].rstrip("/:,.").split("/")
+    index = "PyTorch's" if host == PYTORCH_HOST else "the configured package index"
+    return f"{path[-1] if path else 'an answer'} from {index}"
 
 
 def run_command(command: list[str], environ: dict[str, str]) -> list[str] | None:
