@@ -59,10 +59,9 @@ def test_a_result_is_shown_by_its_name_or_the_beginning(study: Called) -> None:
         assert [result["experiment_id"] for result in json.loads(shown.stdout)] == ["3" * 64]
 
 
-@pytest.mark.parametrize("again", [(), ("--again",)], ids=["as stored", "analysed again"])
-def test_an_engine_s_settings_are_shown_where_restarts_differ_in_them(called: Called, again: tuple[str, ...]) -> None:
+def test_an_engine_s_settings_are_shown_where_restarts_differ_in_them(called: Called) -> None:
     """vLLM's compilation config, of 2,400 characters, differs in one folder's name."""
-    shown = called("show", MEASURED / "precisions-h200.tar", "--checks", *again).stdout
+    shown = called("show", MEASURED / "precisions-h200.tar", "--checks", "--again").stdout
     differing = [line for line in shown.splitlines() if "environment of the restarts: engine" in line]
     assert len(differing) == 4
     assert all("'cache_dir': '/root/.cache/" in line and "'cache_dir': ''" in line for line in differing)
@@ -298,15 +297,12 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert len(Path("all.csv").read_text().splitlines()) == 4
 
 
-def test_a_condition_takes_each_column_by_the_name_that_the_list_shows(study: Called) -> None:
-    """A name that is none is refused with those of the list."""
-    headings = study("results", "list").stdout.splitlines()[0].split()
-    assert {"name", "batch_size", "energy_per_output_token_j"} <= {*headings}
-    named = study("results", "list", "--where", " OR ".join(f"{heading} IS NOT NULL" for heading in headings))
-    assert named.stdout == study("results", "list").stdout
+def test_a_condition_on_an_unknown_column_is_refused_with_the_names_of_the_list(study: Called) -> None:
+    """Its headings are shorter."""
     refused = study("results", "list", "--where", "batch = 8")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert all(word in refused.stderr for word in ('"batch"', "DESCRIBE results", *headings))
+    names = ("name", "batch_size", "energy_per_output_token_j")
+    assert all(word in refused.stderr for word in ('"batch"', "DESCRIBE results", *names))
 
 
 def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +314,7 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
         heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
         assert max(map(len, [heading, *rows])) <= columns
         assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
-        assert "energy_per_output_token_j" in heading
+        assert "J/output token" in heading
         assert left_out.startswith("no room here for ")
         assert left_out.endswith("; --json has every column")
         assert count == "4 results"

@@ -89,8 +89,8 @@ def test_a_locked_run_says_by_what_its_image_was_pinned_and_that_only_this_machi
     assert container["lock_sha256"] == read_lock(locked.home / "images.lock").sha256
     [check] = [check for check in row["audit"]["checks"] if check["name"] == "software"]
     assert (check["status"], check["figure"]) == (
-        "warn",
-        f"{digest}: only that machine has it; build it from commit {REVISION}",
+        "fail",
+        f"{digest}: only that machine has it; no registry has its base",
     )
 
 
