@@ -21,7 +21,7 @@ from wattdock.host import processes
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.packages import note_installed
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
-from wattdock.launch.uv import run_uv
+from wattdock.launch.uv import PYTORCH_CPU_INDEX, run_uv
 from wattdock.opening import read_regular
 from wattdock.secrets import withheld
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Variant = Literal["cpu", "cuda"]
 
-PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # What uv says where no index has a CPU build of torch.
 NO_TORCH = re.compile(r"no version of torch==|torch==\S+ has no ")
 # What the stamp of an environment says that was made without a lock.

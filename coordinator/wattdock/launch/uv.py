@@ -46,7 +46,8 @@ ADDRESS = re.compile(r"[a-z+]+://[^\s`'\")]+")
 CONFIGURED = "it is set in `pip config list`, or in variables UV_…"
 UNANSWERED = f"the configured package index does not answer and uv's cache lacks packages; {CONFIGURED}"
 # The one index that wattdock itself names, for torch's builds for CPUs.
-PYTORCH_HOST = "download.pytorch.org"
+PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PYTORCH_HOST = PYTORCH_CPU_INDEX.split("/")[2]
 UNANSWERED_PYTORCH = (
     f"PyTorch's index, {PYTORCH_HOST}, does not answer, and the configured one has no CPU build of torch; "
     "put that wheel into a folder that `find-links` names in pip's configuration"
@@ -86,7 +87,7 @@ def run_uv(
         return None
     error = failure(output)
     if error.endswith((UNANSWERED, UNANSWERED_PYTORCH)):
-        say("the configured package index does not answer; taking packages from uv's cache")
+        say("a package index does not answer; taking packages from uv's cache")
         if call(command, variables | {"UV_OFFLINE": "1"}) is None:
             return None
     return error
