@@ -70,9 +70,10 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
         return Outcome("unknown", "no joules per output token", threshold)
     if budget.expanded is None:
         publishable = "measure --publishable" if command else "run --publishable FILE"
-        remedy = f"set repeats.restarts=3 (wattdock {publishable} does)"
-        if inputs.config.repeats.restarts >= inputs.config.repeats.LEAST_FOR_INTERVAL:
-            remedy = "finish the study with --resume"
+        # Fewer than were asked for: the study was interrupted.
+        is_cut = len(budget.per_restart) < inputs.config.repeats.LEAST_FOR_INTERVAL <= inputs.config.repeats.restarts
+        set_three = f"set repeats.restarts=3 (wattdock {publishable} does)"
+        remedy = "finish the study with --resume" if is_cut else set_three
         return Outcome("unknown", budget.reason or "unknown", threshold, remedy=remedy)
     largest = max(budget.entries, key=lambda entry: entry.share)
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
