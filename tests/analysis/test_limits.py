@@ -109,22 +109,6 @@ def test_an_engine_is_full_from_the_first_token_of_its_last_slot_on(last_s: floa
     assert window("steady_state", done, in_flight=2) == reason
 
 
-@pytest.mark.parametrize(("together", "expected"), [(2, True), (3, True), (4, False)])
-def test_half_of_the_others_may_be_replaced_together_with_each(together: int, *, expected: bool) -> None:
-    """On average: with more a window's figure hangs on the part of a round that it holds."""
-    requests: list[RequestRecord] = []
-    for slot in range(4):
-        # The first slots in step with each other, the others apart.
-        begin_s = 10 + (0 if slot < together else 0.4 * slot)
-        requests += [
-            request(len(requests), begin_s + n, begin_s + n + 0.1, begin_s + n + 1, 10)
-            for n in range(31)
-            if begin_s + n < 39.1
-        ]
-    found = window("steady_state", measured(0, 10, 42, tuple(requests)), in_flight=4)
-    assert isinstance(found, tuple) == expected
-
-
 @pytest.mark.parametrize(("late_s", "expected"), [(0.05, True), (0.06, False)])
 def test_an_engine_is_full_nineteen_twentieths_of_the_time(late_s: float, *, expected: bool) -> None:
     """A finished request is replaced between two steps; how long that may take depends on how long requests take."""

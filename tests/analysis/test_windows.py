@@ -103,15 +103,57 @@ def test_pauses_between_requests_do_not_shorten_a_window() -> None:
     assert (steady.start_ns, steady.end_ns) == pytest.approx((30 * NS_PER_S, 117 * NS_PER_S))
 
 
+def in_turns(*, slots: int, chunk: int, lead_in_s: float) -> tuple[float, float, float]:
+    """An engine that computes the prompts of all slots, a chunk of them each 0.1 s at 700 W, then their answers.
+
+    The answers have 8 tokens, a step each 0.01 s at 300 W. Return the window's joules per token and prompts per token,
+    and the joules per token of a round.
+    """
+    requests: list[RequestRecord] = []
+    steps, marks, at_s = [(10.0, 100.0)], list[tuple[float, int]](), 10.0
+    while at_s < 100:
+        submitted_s = at_s
+        firsts_s = submitted_s + 0.1 * (np.arange(slots) // chunk + 1)
+        end_s = float(firsts_s[-1]) + 0.07
+        requests += [request(len(requests) + slot, submitted_s, first, end_s, 8) for slot, first in enumerate(firsts_s)]
+        marks += [(first, 1) for first in firsts_s]
+        marks += [(float(firsts_s[-1]) + 0.01 * step, slots) for step in range(1, 8)]
+        steps += [(float(firsts_s[-1]) - at_s, 700.0), (0.07, 300.0)]
+        at_s = end_s
+    round_s, prefill_s = end_s - submitted_s, float(firsts_s[-1]) - submitted_s
+    marks_s, gained = np.array(marks).T
+    tokens = TokenSeries(np.round(marks_s * NS_PER_S).astype(np.int64), np.cumsum(gained).astype(np.int64))
+    done = dataclasses.replace(measured(0, 10, at_s + 0.1, tuple(requests)), tokens=tokens)
+    restart = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, [*steps, (20, 100.0)])))
+    warmup = {"profile": "lead-in", "lead_in_s": lead_in_s}
+    found = experiment(restart, workload={"batch_size": slots, "arrival": "closed"}, warmup=warmup)
+    [_, steady] = found.windows.passes
+    assert steady.energy_per_output_token_j
+    assert steady.output_tokens
+    prompts = sum(steady.holds(each.first_token_ns) for each in requests) / steady.output_tokens
+    true_j = (700 * prefill_s + 300 * (round_s - prefill_s)) / (8 * slots)
+    return steady.energy_per_output_token_j, prompts, true_j
+
+
+@pytest.mark.parametrize("chunk", [160, 11])
+@pytest.mark.parametrize("lead_in_s", [20.05, 20.5, 20.83])
+def test_a_window_holds_the_prompts_of_its_answers_where_an_engine_computes_one_after_the_other(
+    chunk: int, lead_in_s: float
+) -> None:
+    """Wherever in a round the lead-in ends: cut anywhere, 160 prompts of 8,000 would be without their answers."""
+    measured_j, prompts, true_j = in_turns(slots=160, chunk=chunk, lead_in_s=lead_in_s)
+    assert prompts == pytest.approx(1 / 8, rel=1e-3)
+    assert measured_j == pytest.approx(true_j, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("done", "in_flight", "reason"),
     [
-        (closed_loop(slots=8, seconds=60, lifetime_s=4, staggered=False), 8, "lock-step: 100%"),
         (closed_loop(slots=7, seconds=60, lifetime_s=4, staggered=True), 8, "7 of 8 requests in flight"),
     ],
 )
 def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: PassRecord, in_flight: int, reason: str) -> None:
-    """In lock-step, or not full: no figure is better than one of something else."""
+    """Not full: no figure is better than one of something else."""
     steady = figure(done, "steady_state", in_flight=in_flight)
     assert steady.energy_per_output_token_j is None
     assert reason in (steady.reason or "")

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 # Mean share of the slots that must be taken: an engine returns a finished request and takes the next one between steps.
 MIN_FULL = 0.95
-# How soon after each other requests are replaced together: at most so much, and so much of their mean lifetime.
-TOGETHER_NS, TOGETHER_LIFETIME = NS_PER_S // 10, 0.05
-# Largest mean share of the other slots that are refilled together with one; beyond, requests are in lock-step.
-LOCK_STEP_SHARE = 0.5
 # Least time from a step's end to the next mark, as a share of the usual time from step to step.
 WITHIN_STEP = 0.5
+# By how many tokens a window's prompts and answers may be apart, as a share of its tokens: a tenth of what passes.
+MOST_OFF = 0.001
 
 
 class NoWindowError(Exception):
@@ -81,8 +79,7 @@ class Instants(NamedTuple):
             after_ns: It begins no earlier.
 
         Raises:
-            NoWindowError: There is no such time, the engine was not full in it, or requests were in lock-step, so that
-                a figure would depend on the part of a round that it holds.
+            NoWindowError: There is no such time, or the engine was not full in it.
         """
         if len(self.submitted) <= in_flight:
             raise NoWindowError(f"{len(self.submitted)} requests never leave {in_flight} in flight and one waiting")
@@ -95,15 +92,6 @@ class Instants(NamedTuple):
         running = float(inside_ns.sum()) / (end_ns - start_ns)
         if running < MIN_FULL * in_flight:
             raise NoWindowError(f"{running:.3g} of {in_flight} requests in flight on average")
-        refills = self.submitted[self.submitted > start_ns]
-        near_ns = min(TOGETHER_NS, TOGETHER_LIFETIME * self.lifetime_ns)
-        together = np.searchsorted(refills, refills + near_ns, "right") - np.searchsorted(refills, refills - near_ns)
-        share = float(np.mean(together - 1)) / max(1, in_flight - 1)
-        if share > LOCK_STEP_SHARE:
-            raise NoWindowError(
-                f"in lock-step: {share:.0%} of the other requests end together with each; use arrival: closed with "
-                "workload.staggered_start and lengths that differ"
-            )
         return start_ns, end_ns
 
     def arriving(self, after_ns: int) -> tuple[int, int]:
@@ -127,10 +115,15 @@ def is_scheduled(run_pass: PassRecord) -> bool:
     return bool(requests) and all(request.intended_ns is not None for request in requests)
 
 
+def tokens_by(run_pass: PassRecord, at_ns: Sequence[int] | Nanoseconds) -> NDArray[np.int64]:
+    """Return the output tokens that a pass had by each instant; shape (n,)."""
+    counts = np.concatenate((np.zeros(1, dtype=np.int64), run_pass.tokens.output_tokens))
+    return counts[np.searchsorted(run_pass.tokens.at_ns, at_ns, side="right")]
+
+
 def tokens_in(run_pass: PassRecord, edges_ns: Sequence[int]) -> NDArray[np.int64]:
     """Return the output tokens that a pass gained after each edge, up to and with the next; shape (edges − 1,)."""
-    counts = np.concatenate((np.zeros(1, dtype=np.int64), run_pass.tokens.output_tokens))
-    return np.diff(counts[np.searchsorted(run_pass.tokens.at_ns, edges_ns, side="right")])
+    return np.diff(tokens_by(run_pass, edges_ns))
 
 
 def step_ends(run_pass: PassRecord, start_ns: int, end_ns: int) -> Nanoseconds:
@@ -145,3 +138,22 @@ def step_ends(run_pass: PassRecord, start_ns: int, end_ns: int) -> Nanoseconds:
     shortest_ns = np.sort(until_next_ns[:-1])
     usual_ns = shortest_ns[np.searchsorted(np.cumsum(shortest_ns), shortest_ns.sum() / 2)] if len(shortest_ns) else 0
     return at_ns[is_inside][until_next_ns >= WITHIN_STEP * usual_ns]
+
+
+def balanced(run_pass: PassRecord, starts_ns: Nanoseconds, end_ns: int) -> int:
+    """Return the first start of a window whose prompts and tokens belong together, or else the start nearest to that.
+
+    An engine that computes all prompts in flight, then all their answers, has at any instant up to as many prompts
+    without answers as it has slots. From start to end both match if the answers begun by either instant get as many
+    tokens after it.
+
+    Args:
+        starts_ns: Ends of steps at which the window may start, ascending, shape (n,), not empty.
+    """
+    answers = sorted((request.first_token_ns or 0, request.output_tokens or 0) for request in run_pass.requests)
+    first_ns, lengths = np.array(answers, dtype=np.int64).T
+    at_ns = np.append(starts_ns, end_ns)
+    begun = np.concatenate(([0], np.cumsum(lengths)))[np.searchsorted(first_ns, at_ns, side="right")]
+    had = tokens_by(run_pass, at_ns)
+    off = np.abs((begun - had)[:-1] - (begun - had)[-1])
+    return int(starts_ns[np.argmax(off <= max(off.min(), MOST_OFF * (had[-1] - had[0])))])

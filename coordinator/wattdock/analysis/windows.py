@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, step_ends
+from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, balanced, step_ends
 from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.clock import NS_PER_S
 from wattdock.values import Stored
@@ -72,7 +72,9 @@ def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, i
         return start_ns, end_ns
     ends_ns = step_ends(run_pass, start_ns, end_ns)
     if len(ends_ns) and ends_ns[-1] - ends_ns[0] >= LEAST_KEPT * (end_ns - start_ns):
-        start_ns, end_ns = int(ends_ns[0]), int(ends_ns[-1])
+        end_ns = int(ends_ns[-1])
+        latest_ns = min(ends_ns[0] + at.lifetime_ns, end_ns - needed_s * NS_PER_S)
+        start_ns = balanced(run_pass, ends_ns[ends_ns <= max(ends_ns[0], latest_ns)], end_ns)
     return start_ns, end_ns
 
 
@@ -116,9 +118,9 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
     if not finished:
         return False
     gap_s, lifetime_s = elapsed_s / finished, in_flight_s / finished
-    # Rounds begin and end up to a long round off. A window of overlapping requests ends with the last submission, and
-    # the lifetimes of those still in flight may raise the mean.
-    slack_s = 2 * (gap_s * work.batch_size + lifetime_s) if work.has_rounds else MOST_GAPS * gap_s + lifetime_s / 2
+    # Rounds begin and end up to a long round off. A window of overlapping requests starts up to a lifetime late, and
+    # ends with the last submission; the lifetimes of those still in flight may raise the mean.
+    slack_s = 2 * (gap_s * work.batch_size + lifetime_s) if work.has_rounds else MOST_GAPS * gap_s + 1.5 * lifetime_s
     return elapsed_s >= sum(required_s(config, lifetime_s)) + slack_s
 
 
