@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from wattdock_runner.arguments import source_arguments
 from wattdock_runner.backend import Backend
-from wattdock_runner.values import Finding
 
 LEFT_OUT = (
     # wattdock sets these from other parts of an experiment, or needs them as they are.
@@ -28,8 +27,6 @@ DRAFTS = "nobody would count the tokens that are drafted; leave it out, or take 
 REFUSED = dict.fromkeys(OTHERS, OTHER_MODEL) | {"speculative_algorithm": DRAFTS}
 # A cached prompt is not computed: the energy per token would be that of another workload.
 DEFAULTS: dict[str, object] = {"disable_radix_cache": True, "enable_metrics": True, "random_seed": 0}
-NEVER_RUN = "this runner has been run with SGLang on a CPU and a stand-in for its server only, never yet on a GPU"
-FIRST_RUN = "docs/not-run.md says what stands behind it; compare its first figures with another engine's"
 
 
 class SglangBackend(Backend):
@@ -41,7 +38,6 @@ class SglangBackend(Backend):
     packages: tuple[str, ...] = ("sglang", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     supported_versions: str | None = ">=0.5.17,<0.5.24"
     can_replicate = True
-    caveats = (Finding("sglang runner", "warn", NEVER_RUN, FIRST_RUN),)
 
     engine_module = "wattdock_sglang_engine"
     # Source: the classes of sglang/srt/arg_groups/fields, of whose fields sglang/srt/server_args.py makes ServerArgs;

@@ -11,11 +11,11 @@ import pytest
 from make.records import constant_power, experiment, measured, request, timeline
 from make.traffic import START_S, ClosedLoop, KnownJoules, closed_loop
 from seams.analysis import (
-    Instants,
     CONTEXT,
     PROMPTS,
     SECONDS,
     Budget,
+    Instants,
     Joules,
     Measured,
     Window,

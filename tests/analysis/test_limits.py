@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,9 +22,6 @@ from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
 from wattdock.records import PassRecord, RestartRecord
-
-if TYPE_CHECKING:
-    from wattdock.records import RequestRecord
 
 GPU = "GPU-a"
 

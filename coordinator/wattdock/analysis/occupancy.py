@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from wattdock.clock import NS_PER_S
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

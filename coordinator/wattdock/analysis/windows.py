@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis.occupancy import Instants, NoWindowError, is_scheduled, balanced, step_ends
+from wattdock.analysis.occupancy import Instants, NoWindowError, balanced, is_scheduled, step_ends
 from wattdock.analysis.pass_energy import WindowFigure
 from wattdock.clock import NS_PER_S
 from wattdock.values import Stored
