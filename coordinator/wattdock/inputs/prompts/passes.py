@@ -124,7 +124,8 @@ class PromptSet:
         work, source = config.workload, read_source(config, None)
         requests = _least_requests(work, source)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
-        return PromptSummary.of(work, source, arrivals_ns, requests=requests)
+        _, picked = _picked(work, source, 0, (0, 0), arrivals=len(arrivals_ns), vocab_size=None)
+        return PromptSummary.of(work, source, arrivals_ns, requests=requests, prompts=len({*picked}))
 
 
 def load_prompts(

@@ -226,12 +226,13 @@ class PromptSummary(NamedTuple):
 
     @classmethod
     def of(
-        cls, work: WorkloadSpec, source: Source | None, arrivals_ns: Sequence[int], *, requests: int
+        cls, work: WorkloadSpec, source: Source | None, arrivals_ns: Sequence[int], *, requests: int, prompts: int
     ) -> PromptSummary:
         """Return what an experiment sends of a source, None for synthetic prompts, at an open loop's arrivals.
 
         Args:
             requests: The least number of requests in a pass.
+            prompts: How many of the source's prompts the pass takes its requests from, in turn.
         """
         requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
         sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
@@ -241,11 +242,10 @@ class PromptSummary(NamedTuple):
         if source is None:
             return cls(sent)
         count = len(source.items)
-        listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
-        of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
+        of_all = f"{prompts:,} of " if prompts < count else ""
         parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
-        if not at_least and requests > count:
-            parts.append(f"each is sent {requests / count:.3g} times in a pass")
+        if not at_least and requests > prompts:
+            parts.append(f"each is sent {requests / prompts:.3g} times in a pass")
         if source.ignored:
             parts.append(f"ignored: {', '.join(source.ignored)}")
         return cls("; ".join(parts), source.format, source.ignored)
