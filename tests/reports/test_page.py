@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -238,6 +239,26 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Path) -> None:
                     assert drawn_j == pytest.approx(span["J (GPUs used)"], rel=0.03)
                     checked += 1
     assert checked == 4 * 3
+
+
+@pytest.mark.parametrize(("restart", "clock", "shown"), [(0, 0, 1), (1, 0, 0), (0, 1, 0)])
+def test_a_window_is_shown_in_the_restart_that_it_is_of(gpu_study: Path, restart: int, clock: int, shown: int) -> None:
+    """After a reboot a clock begins anew, so that a window may lie within another restart's pass by its instants."""
+    with ExitStack() as unpacked:
+        rows = find_results([str(gpu_study)], gpu_study, opener(unpacked))
+        stored = next(stored for stored in rows if stored.result.status == "ok")
+        result = stored.result
+        assert result.environment
+        first_pass = next(span for span in result.spans if (span.restart, span.pass_index) == (0, 0))
+        inside = {"name": "window", "start_ns": first_pass.start_ns + 1, "end_ns": first_pass.end_ns - 1}
+        window = first_pass.model_copy(update={**inside, "restart": restart, "clock": clock})
+        clocks = result.environment.clock
+        clocks = clocks.model_copy(update={"identities": [*clocks.identities, "another boot"]})
+        environment = result.environment.model_copy(update={"clock": clocks})
+        changes = {"spans": [*result.spans, window], "environment": environment}
+        rebooted = replace(stored, result=result.model_copy(update=changes))
+        kinds = [span["kind"] for part in timelines(rebooted, points=100) for span in part.spans]
+    assert kinds.count("window") == shown
 
 
 def _integral(line: Trace, start_s: float, end_s: float) -> float:

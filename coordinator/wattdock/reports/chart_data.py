@@ -15,13 +15,12 @@ import numpy as np
 
 from wattdock.analysis import ExperimentResult, statistics
 from wattdock.clock import NS_PER_S
-from wattdock.metering import Span
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -87,9 +86,11 @@ class Point:
 
     @property
     def gpu_names(self) -> dict[str, str]:
-        """ "GPU <index>" by UUID, for every GPU of the host."""
-        environment = self.result.environment
-        return {gpu.uuid: f"GPU {gpu.index}" for gpu in environment.host_gpus} if environment else {}
+        """ "GPU <index>" by UUID, for every GPU of the host, and " of <node>" for those of other nodes."""
+        if not (environment := self.result.environment):
+            return {}
+        node = {uuid: f" of {node.name}" for node in environment.nodes for uuid in node.gpu_uuids}
+        return {gpu.uuid: f"GPU {gpu.index}{node.get(gpu.uuid, '')}" for gpu in environment.host_gpus}
 
 
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
@@ -230,13 +231,11 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     if not stored.result.spans or not stored.has_records:
         return []
     parts: list[RestartTimeline] = []
-    energy_j = {(span.start_ns, span.end_ns): span.energy_j for span in stored.result.spans}
-    windows = [Span("window", span.start_ns, span.end_ns) for span in stored.result.spans if span.name == "window"]
     for record in stored.restarts():
         label = str(record.restart + 1)
         label += ", resumed" if any(part.label == label for part in parts) else ""
         if record.spans or record.passes:
-            parts.append(_restart(label, record, energy_j, windows))
+            parts.append(_restart(label, record, stored.result))
     lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
     most = max(points // max(lines, 1), 20)
 
@@ -286,28 +285,27 @@ def hold_last_value(trace: Trace) -> Trace:
     return replace(trace, at_s=at_s, value=value)
 
 
-def _restart(
-    label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None], windows: Sequence[Span]
-) -> RestartTimeline:
-    named = [("idle" if span.name.startswith("idle") else span.name, span) for span in record.spans]
-    for measured in record.passes:
-        inside = [window for window in windows if measured.span.contains(window)]
-        named += [(f"{span.name} {measured.index + 1}", span) for span in (measured.span, *inside)]
-    named.sort(key=lambda pair: pair[1].start_ns)
-    origin_ns = named[0][1].start_ns
+def _restart(label: str, record: RestartRecord, result: ExperimentResult) -> RestartTimeline:
+    clock = result.environment.clock.number(record.clock) if result.environment else 0
+    recorded = [*record.spans, *(measured.span for measured in record.passes)]
+    origin_ns, end_ns = min(span.start_ns for span in recorded), max(span.end_ns for span in recorded)
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
     rows = []
-    for name, span in named:
-        kind, joules = name.partition(" ")[0], energy_j.get((span.start_ns, span.end_ns))
-        mean_w = joules / span.duration_s if joules is not None and span.duration_s else None
+    for span in sorted(result.spans, key=lambda span: span.start_ns):
+        # On the clock of another boot, an instant says nothing of this record.
+        is_own = (span.restart, span.clock) == (record.restart, clock)
+        if not is_own or span.start_ns < origin_ns or span.end_ns > end_ns:
+            continue
+        name = "idle" if span.name.startswith("idle") else span.name
+        kind, joules, lasts_s = name.partition(" ")[0], span.energy_j, (span.end_ns - span.start_ns) / NS_PER_S
         rows.append(
             {
-                "span": name,
+                "span": name if span.pass_index is None else f"{name} {span.pass_index + 1}",
                 "kind": kind if kind in KINDS else "other",
                 "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
-                "lasts, s": round(span.duration_s, 3),
+                "lasts, s": round(lasts_s, 3),
                 "J (GPUs used)": None if joules is None else round(joules, 3),
-                "mean W": None if mean_w is None else round(mean_w, 3),
+                "mean W": None if joules is None or not lasts_s else round(joules / lasts_s, 3),
             }
         )
     return RestartTimeline(
