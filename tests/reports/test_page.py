@@ -191,7 +191,7 @@ def test_the_front_is_what_nothing_else_beats() -> None:
     found = points_of(
         [point("a", 3, 100), point("b", 1, 300), point("c", 2, 200), point("d", 1.5, 400), point("e", 4, 90)]
     )
-    assert [point.label for point in pareto_front(found)] == ["b", "d"]
+    assert pareto_front(found) == {"b", "d"}
 
 
 def test_thinning_keeps_every_extreme_of_a_line() -> None:
@@ -212,8 +212,8 @@ def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Path) 
     for result in finished:
         assert result.result.energy
         for restart in timelines(result, points=500):
-            assert restart.tokens_per_s
-            at_s, rates = restart.tokens_per_s.at_s, restart.tokens_per_s.value
+            [tokens] = restart.lines["tokens"]
+            at_s, rates = tokens.at_s, tokens.value
             # What a line of steps shows: from a point to the next, where both are known.
             shown = ~np.isnan(rates[:-1]) & ~np.isnan(rates[1:])
             wanted = sum(
@@ -230,7 +230,7 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Path) -> None:
     checked = 0
     for result in rows:
         for restart in timelines(result, points=1_000_000):
-            total = {trace.name: trace for trace in restart.power_w}
+            total = {trace.name: trace for trace in restart.lines["gpu"]}
             used = result.result.environment.gpu_uuids if result.result.environment else []
             for span in restart.spans:
                 if span["kind"] == "pass" and span["J (GPUs used)"] is not None:

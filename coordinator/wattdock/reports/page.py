@@ -158,8 +158,12 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
 
     shown = points[: extent.timelines]
     each = min(MOST_POINTS_PER_RESULT, extent.points // len(shown))
-    restarts = [(point, line) for point in shown for line in timelines(point.stored, points=each) if line.has_lines]
-    drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
+    drawings = [
+        (f"{point.label}, restart {restart.label}", TimelineDrawing.of(restart, point))
+        for point in shown
+        for restart in timelines(point.stored, points=each)
+        if any(restart.lines.values())
+    ]
     looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
     # Altair would hold every row of data against its schema at each step.
     with debug_mode(False):
@@ -182,8 +186,8 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
     return {
         "charts": charts,
         "data": embedded,
-        "has_timelines": bool(restarts),
-        "has_power": any(line.power_w or line.host_w for _, line in restarts),
+        "has_timelines": bool(drawings),
+        "has_power": any(drawing.look.lines for _, drawing in drawings),
     }
 
 
