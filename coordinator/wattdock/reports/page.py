@@ -300,7 +300,7 @@ def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
                 "text": text,
                 "anchor": f"question-{key}",
                 "status": status,
-                "said": said if len(audits) == 1 else f"yes for {answered or 'none'} of {len(points)}",
+                "said": said if len(points) == 1 else f"yes for {answered or 'none'} of {len(points)}",
                 "reasons": [(name, many, _anchor(name)) for (of, name), many in against.most_common() if of == key],
                 "counts": _counts(Counter(check["status"] for check in asked)),
                 "checks": asked,
