@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
@@ -179,11 +179,12 @@ def compare(
         )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
-    compared = Comparison(
+    only = [tuple(ExperimentResult.labels([row.result for row in side])) for side in unmatched]
+    return Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
-        only_in_a=tuple(ExperimentResult.labels([row.result for row in unmatched[0]])),
-        only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
+        only_in_a=only[0],
+        only_in_b=only[1],
         older_left_out=len(first) + len(second) - sum(len(arm) for side in arms for arm in side.values()),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], *own)),
         disturbed=tuple(
@@ -193,13 +194,10 @@ def compare(
             for row in rows
             if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
         ),
+        regression=None if allowed is None else judged(pairs, dict(zip("AB", only, strict=True)), allowed),
         margin=margin,
         score_margin=score_margin,
     )
-    if allowed is None:
-        return compared
-    alone = {"A": compared.only_in_a, "B": compared.only_in_b}
-    return replace(compared, regression=judged(pairs, alone, allowed))
 
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
