@@ -112,7 +112,8 @@ class PromptSet:
         Raises:
             ConfigError: The file cannot be read.
         """
-        return _least_requests(config.workload, read_source(config, None))
+        work, source = config.workload, read_source(config, None)
+        return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
 
     @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
@@ -121,8 +122,7 @@ class PromptSet:
         Raises:
             ConfigError: The source cannot be read or used.
         """
-        work, source = config.workload, read_source(config, None)
-        requests = _least_requests(work, source)
+        work, source, requests = config.workload, read_source(config, None), PromptSet.least_requests(config)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
         _, picked = _picked(work, source, 0, (0, 0), arrivals=len(arrivals_ns), vocab_size=None)
         return PromptSummary.of(work, source, arrivals_ns, requests=requests, prompts=len({*picked}))
@@ -175,10 +175,6 @@ def load_prompts(
         repeated_tokens=repeated,
         first_output_tokens=first_limits,
     )
-
-
-def _least_requests(work: WorkloadSpec, source: Source | None) -> int:
-    return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
 
 
 def _picked(
