@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.draws import arrival_instants, conversations, with_ids
 from wattdock.inputs.prompts.source import PromptSummary, Source, read_source
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,8 +126,22 @@ class PromptSet:
         """
         work, source, requests = config.workload, read_source(config, None), PromptSet.least_requests(config)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
+        requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
+        sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
+        if arrivals_ns:
+            span_s = arrivals_ns[-1] / NS_PER_S
+            sent += f" in {span_s:.5g} s" + (f" ({requests / span_s:.3g} per s)" if span_s else "")
+        if source is None:
+            return PromptSummary(sent)
         _, picked = _picked(work, source, 0, (0, 0), arrivals=len(arrivals_ns), vocab_size=None)
-        return PromptSummary.of(work, source, arrivals_ns, requests=requests, prompts=len({*picked}))
+        prompts, count = len({*picked}), len(source.items)
+        of_all = f"{prompts:,} of " if prompts < count else ""
+        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
+        if not at_least and requests > prompts:
+            parts.append(f"each is sent {requests / prompts:.3g} times in a pass")
+        if source.ignored:
+            parts.append(f"ignored: {', '.join(source.ignored)}")
+        return PromptSummary("; ".join(parts), source.format, source.ignored)
 
 
 def load_prompts(
