@@ -205,7 +205,7 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
         a, b = (row.result.conditions for row in pair.rows)
-        texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
-        counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
+        named = conditions.differing([a, b])
+        counts.update((name, a.get(name, conditions.ABSENT), b.get(name, conditions.ABSENT)) for name in named)
     found = [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
     return sorted(found, key=lambda difference: not difference.name.startswith(THE_WORK))
