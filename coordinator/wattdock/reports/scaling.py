@@ -259,12 +259,10 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
         return "interrupted" + ("" if stored.bundle else ", finish with `wattdock run … --resume`")
     if result.status != "ok":
         return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
-    if result.environment is None or result.performance is None or result.energy is None:
+    if not (result.environment and result.performance and result.energy and result.energy.passes):
         return "it does not say what ran, or nothing was measured"
     if not result.environment.gpu_count:
         return "no GPU was used"
-    if not result.energy.passes:
-        return "no pass was measured"
     restarts = {quantity: values for quantity in statistics.RATIOS if (values := result.restarts(quantity))}
     if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
