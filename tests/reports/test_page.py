@@ -91,14 +91,17 @@ def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:
     assert all(f'id="{place}"' in text for place, _ in places)
 
 
-@pytest.mark.parametrize(("others", "said"), [(0, "yes"), (1, "yes for 1 of 2"), (2, "yes for 1 of 3")])
-def test_a_verdict_of_one_result_is_not_the_answer_for_all(others: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0, ("pass", "yes")), (1, ("unknown", "yes for 1 of 2")), (2, ("unknown", "yes for 1 of 3"))],
+)
+def test_a_verdict_of_one_result_is_not_the_answer_for_all(others: int, said: tuple[str, str]) -> None:
     """An experiment that failed before its runner answered has no audit, and nothing is known of it."""
     checks = [{"name": "clock", "status": "pass", "figure": "1", "question": "wrong"}]
     good = {"publishable": True, "summary": "", "reasons": [], "checks": checks}
     failed = [row(f"f{at}", {"status": "failed", "audit": None}) for at in range(others)]
     summary = section(shown(row("ok", {"audit": good}), *failed), "summary")
-    [answer] = re.findall(r'Was nothing seen wrong\?</strong>\s*<span class="status \w+">([^<]*)<', summary)
+    [answer] = re.findall(r'Was nothing seen wrong\?</strong>\s*<span class="status (\w+)">([^<]*)<', summary)
     assert answer == said
 
 

@@ -293,7 +293,9 @@ def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
         asked = [check for check in checks if check["question"] == key]
         answered = sum(not any(reason.question == key for reason in audit.reasons) for audit in good)
         worst = asked[0]["status"] if asked else "unknown"
-        status = worst if worst in ("fail", "unknown") else "pass"
+        # Nothing is known of a result without an audit.
+        is_known = worst != "unknown" and len(audits) == len(points)
+        status = "fail" if worst == "fail" else "pass" if is_known else "unknown"
         said = {"fail": "no", "unknown": "unknown", "pass": "yes"}[status]
         questions.append(
             {
