@@ -131,12 +131,17 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
     texts, few = (experiment(tmp_path, text, "t.jsonl", prompts=prompts) for prompts in ({}, {"count": 5}))
     least = experiment(tmp_path, text, "t.jsonl", batch_size=2, min_requests=3)
     again = experiment(tmp_path, text, "t.jsonl", min_requests=18)
+    five: dict[str, Any] = {"min_requests": 18, "prompts": {"count": 5}}
+    five_again = experiment(tmp_path, text, "t.jsonl", **five)
+    arriving = experiment(tmp_path, text, "t.jsonl", arrival="poisson", rate_per_s=1, **five)
     for config, values in (
         (faster, ("2 requests", "5.2675 s")),
         (texts, ("12 requests", "; 12 prompts")),
         (few, ("5 requests", "; 5 of 12 prompts")),
         (least, ("3 requests", "; 4 of 12 prompts")),
         (again, ("18 requests", "each is sent 1.5 times in a pass")),
+        (five_again, ("18 requests", "; 5 of 12 prompts", "each is sent 3.6 times in a pass")),
+        (arriving, ("18 requests", "; 5 of 12 prompts", "each is sent 3.6 times in a pass")),
         (ids, ("at least 4 requests", "; 4 prompts")),
     ):
         assert [value for value in values if value not in PromptSet.summary(config).text] == []

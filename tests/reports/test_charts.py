@@ -152,6 +152,24 @@ def test_no_two_of_eight_gpus_look_alike_over_time(tmp_path: Path) -> None:
         assert sum(name.endswith("(host, RAPL)") for name in found) == 2
 
 
+def test_gpus_of_two_nodes_are_lines_of_their_own(tmp_path: Path) -> None:
+    """Each node counts its GPUs from 0; under one name, two of them would be one line that jumps between both."""
+    uuids = [UUID.format(at) for at in range(4)]
+    [host] = row("one").result.model_dump(mode="json")["environment"]["host_gpus"]
+    node = {"name": "10.0.0.2:7777", "host_name": "other", "boot_id": "2", "gpu_uuids": uuids[2:]}
+    changes = {
+        "environment.host_gpus": [host | {"index": at % 2, "uuid": uuid} for at, uuid in enumerate(uuids)],
+        "environment.gpu_uuids": uuids,
+        "environment.nodes": [node],
+    }
+    counters: dict[tuple[str | None, str], list[float]] = {
+        (uuid, COUNTER): [at * 30e3 for at in range(20)] for uuid in uuids
+    }
+    found = looks(spec("timeline", [with_timeline(row("one", changes), tmp_path, counters)]), ("color", "strokeDash"))
+    own = ["GPU 0", "GPU 1"]
+    assert [*found] == [*own, *(f"{name} of 10.0.0.2:7777" for name in own)]
+
+
 def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     """Also where only some have several restarts, whose strokes are a layer of their own."""
     rows = [row("first", restarts=[1.0]), row("second"), row("third", restarts=[1.0])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,20 @@ def test_each_reason_in_the_front_leads_to_its_check_on_the_page() -> None:
     assert set(places) == {("check-uncertainty", "uncertainty"), ("check-clock", "clock")}
     assert "<p>not publishable: clock: 2</p>" in section(text, "summary")
     assert all(f'id="{place}"' in text for place, _ in places)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0, ("pass", "yes")), (1, ("unknown", "yes for 1 of 2")), (2, ("unknown", "yes for 1 of 3"))],
+)
+def test_a_verdict_of_one_result_is_not_the_answer_for_all(others: int, said: tuple[str, str]) -> None:
+    """An experiment that failed before its runner answered has no audit, and nothing is known of it."""
+    checks = [{"name": "clock", "status": "pass", "figure": "1", "question": "wrong"}]
+    good = {"publishable": True, "summary": "", "reasons": [], "checks": checks}
+    failed = [row(f"f{at}", {"status": "failed", "audit": None}) for at in range(others)]
+    summary = section(shown(row("ok", {"audit": good}), *failed), "summary")
+    [answer] = re.findall(r'Was nothing seen wrong\?</strong>\s*<span class="status (\w+)">([^<]*)<', summary)
+    assert answer == said
 
 
 def test_what_was_not_measured_is_said_with_its_reason_and_never_a_zero() -> None:
@@ -190,7 +205,7 @@ def test_the_front_is_what_nothing_else_beats() -> None:
     found = points_of(
         [point("a", 3, 100), point("b", 1, 300), point("c", 2, 200), point("d", 1.5, 400), point("e", 4, 90)]
     )
-    assert [point.label for point in pareto_front(found)] == ["b", "d"]
+    assert pareto_front(found) == {"b", "d"}
 
 
 def test_thinning_keeps_every_extreme_of_a_line() -> None:
@@ -211,8 +226,8 @@ def test_the_tokens_that_are_drawn_are_all_that_were_generated(gpu_study: Path) 
     for result in finished:
         assert result.result.energy
         for restart in timelines(result, points=500):
-            assert restart.tokens_per_s
-            at_s, rates = restart.tokens_per_s.at_s, restart.tokens_per_s.value
+            [tokens] = restart.lines["tokens"]
+            at_s, rates = tokens.at_s, tokens.value
             # What a line of steps shows: from a point to the next, where both are known.
             shown = ~np.isnan(rates[:-1]) & ~np.isnan(rates[1:])
             wanted = sum(
@@ -229,7 +244,7 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Path) -> None:
     checked = 0
     for result in rows:
         for restart in timelines(result, points=1_000_000):
-            total = {trace.name: trace for trace in restart.power_w}
+            total = {trace.name: trace for trace in restart.lines["gpu"]}
             used = result.result.environment.gpu_uuids if result.result.environment else []
             for span in restart.spans:
                 if span["kind"] == "pass" and span["J (GPUs used)"] is not None:
@@ -238,6 +253,26 @@ def test_drawn_power_adds_up_to_the_measured_energy(gpu_study: Path) -> None:
                     assert drawn_j == pytest.approx(span["J (GPUs used)"], rel=0.03)
                     checked += 1
     assert checked == 4 * 3
+
+
+@pytest.mark.parametrize(("restart", "clock", "shown"), [(0, 0, 1), (1, 0, 0), (0, 1, 0)])
+def test_a_window_is_shown_in_the_restart_that_it_is_of(gpu_study: Path, restart: int, clock: int, shown: int) -> None:
+    """After a reboot a clock begins anew, so that a window may lie within another restart's pass by its instants."""
+    with ExitStack() as unpacked:
+        rows = find_results([str(gpu_study)], gpu_study, opener(unpacked))
+        stored = next(stored for stored in rows if stored.result.status == "ok")
+        result = stored.result
+        assert result.environment
+        first_pass = next(span for span in result.spans if (span.restart, span.pass_index) == (0, 0))
+        inside = {"name": "window", "start_ns": first_pass.start_ns + 1, "end_ns": first_pass.end_ns - 1}
+        window = first_pass.model_copy(update={**inside, "restart": restart, "clock": clock})
+        clocks = result.environment.clock
+        clocks = clocks.model_copy(update={"identities": [*clocks.identities, "another boot"]})
+        environment = result.environment.model_copy(update={"clock": clocks})
+        changes = {"spans": [*result.spans, window], "environment": environment}
+        rebooted = replace(stored, result=result.model_copy(update=changes))
+        kinds = [span["kind"] for part in timelines(rebooted, points=100) for span in part.spans]
+    assert kinds.count("window") == shown
 
 
 def _integral(line: Trace, start_s: float, end_s: float) -> float:

@@ -18,13 +18,11 @@ OF_REQUESTS = ("llm-d", "ml-energy", "ai-energy-score")
 
 
 def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
-    """Return the text of a result in a form; figures as they are stored, unrounded where the form is for programs.
+    """Return a result in one of `FORMS`; figures as they are stored, unrounded where the form is for programs.
 
     Raises:
-        ConfigError: There is no such form, the result lacks what it asks for, or a command's has no requests.
+        ConfigError: The result lacks what the form asks for, or a command's has no requests.
     """
-    if kind not in FORMS:
-        raise ConfigError(f"{kind}: no form", f"take one of {', '.join(FORMS)}")
     if kind in OF_REQUESTS and result.config.command is not None:
         others = ", ".join(form for form in FORMS if form not in OF_REQUESTS)
         raise ConfigError(f"{rungs.label}: {kind} takes results with requests, a command has none", f"take {others}")

@@ -5,7 +5,7 @@ Source: llm-d/llm-d-benchmark, llmdbenchmark/analysis/benchmark_report/br_v0_2_1
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattdock.text import json_text
 
@@ -20,10 +20,10 @@ def written(facts: Facts) -> str:
     """Return the report; joules per token have no field of their own there, so they stand in its description."""
     result, _, energy, environment, done, _ = facts
     latencies = {
-        "time_to_first_token": _statistics(done.ttft, "s"),
-        "time_per_output_token": _statistics(done.tpot, "s/token"),
-        "inter_token_latency": _statistics(done.itl, "s/token"),
-        "request_latency": _statistics(done.e2e, "s"),
+        "time_to_first_token": (done.ttft, "s"),
+        "time_per_output_token": (done.tpot, "s/token"),
+        "inter_token_latency": (done.itl, "s/token"),
+        "request_latency": (done.e2e, "s"),
     }
     rates = {
         "output_token_rate": {"units": "tokens/s", "mean": done.output_tokens_per_s},
@@ -43,16 +43,14 @@ def written(facts: Facts) -> str:
             "request_performance": {
                 "aggregate": {
                     "requests": {"total": done.requests},
-                    "latency": {name: figures for name, figures in latencies.items() if figures},
+                    "latency": {
+                        name: {"units": units} | {theirs: getattr(figures, ours) for ours, theirs in QUANTILES.items()}
+                        for name, (figures, units) in latencies.items()
+                        if figures
+                    },
                     "throughput": rates,
                 }
             },
         },
     }
     return json_text(report, indent=2)
-
-
-def _statistics(figures: Any, units: str) -> dict[str, Any] | None:
-    if not figures:
-        return None
-    return {"units": units} | {theirs: getattr(figures, ours) for ours, theirs in QUANTILES.items()}

@@ -15,13 +15,12 @@ import numpy as np
 
 from wattdock.analysis import ExperimentResult, statistics
 from wattdock.clock import NS_PER_S
-from wattdock.metering import Span
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.store import COLUMNS, Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -87,9 +86,11 @@ class Point:
 
     @property
     def gpu_names(self) -> dict[str, str]:
-        """ "GPU <index>" by UUID, for every GPU of the host."""
-        environment = self.result.environment
-        return {gpu.uuid: f"GPU {gpu.index}" for gpu in environment.host_gpus} if environment else {}
+        """ "GPU <index>" by UUID, for every GPU of the host, and " of <node>" for those of other nodes."""
+        if not (environment := self.result.environment):
+            return {}
+        node = {uuid: f" of {node.name}" for node in environment.nodes for uuid in node.gpu_uuids}
+        return {gpu.uuid: f"GPU {gpu.index}{node.get(gpu.uuid, '')}" for gpu in environment.host_gpus}
 
 
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
@@ -141,16 +142,15 @@ def are_numbers(names: Sequence[str]) -> list[bool]:
     return [types[name] in (int, float) for name in names]
 
 
-def pareto_front(measured: Sequence[Point]) -> list[Point]:
-    """Return the points that no other of their model beats in both tokens/s and joules per token, the slowest first."""
-    both = [(p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
-    best: list[Point] = []
-    least: dict[str, float] = {}
-    for _, cost, point in sorted(both, key=lambda entry: (-entry[0], entry[1])):
+def pareto_front(measured: Sequence[Point]) -> set[str]:
+    """Return the labels of points that no other of their model beats in both tokens/s and joules per token."""
+    best, least = set(), dict[str, float]()
+    both = [(-p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
+    for _, cost, point in sorted(both, key=lambda entry: entry[:2]):
         if cost < least.get(point.row.model, inf):
             least[point.row.model] = cost
-            best.append(point)
-    return best[::-1]
+            best.add(point.label)
+    return best
 
 
 def efficient(measured: Sequence[Point], cost: Callable[[Point], statistics.Figure | None]) -> set[str]:
@@ -202,21 +202,13 @@ class RestartTimeline:
     Attributes:
         label: Number of the restart, from 1.
         spans: A row per span: name, kind, begin and duration in seconds, joules, mean watts.
-        power_w: Power of each GPU of the host.
-        host_w: CPU packages and memory, where RAPL was read.
-        tokens_per_s: Output tokens per second, in bins.
+        lines: Under "gpu" the power of each GPU of the host, under "host" that of CPU packages and memory, where RAPL
+            was read, under "tokens" output tokens per second, in bins.
     """
 
     label: str
     spans: list[dict[str, Any]]
-    power_w: tuple[Trace, ...]
-    host_w: tuple[Trace, ...]
-    tokens_per_s: Trace | None
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether there is anything to draw."""
-        return bool(self.power_w or self.host_w or self.tokens_per_s)
+    lines: dict[str, list[Trace]]
 
 
 def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
@@ -230,28 +222,17 @@ def timelines(stored: StoredResult, *, points: int) -> list[RestartTimeline]:
     if not stored.result.spans or not stored.has_records:
         return []
     parts: list[RestartTimeline] = []
-    energy_j = {(span.start_ns, span.end_ns): span.energy_j for span in stored.result.spans}
-    windows = [Span("window", span.start_ns, span.end_ns) for span in stored.result.spans if span.name == "window"]
     for record in stored.restarts():
         label = str(record.restart + 1)
         label += ", resumed" if any(part.label == label for part in parts) else ""
         if record.spans or record.passes:
-            parts.append(_restart(label, record, energy_j, windows))
-    lines = sum(len(part.power_w) + len(part.host_w) + (part.tokens_per_s is not None) for part in parts)
-    most = max(points // max(lines, 1), 20)
+            parts.append(_restart(label, record, stored.result))
+    most = max(points // max(sum(len(traces) for part in parts for traces in part.lines.values()), 1), 20)
 
-    def thinned(trace: Trace) -> Trace:
-        return hold_last_value(thin(trace, most))
+    def thinned(traces: Sequence[Trace]) -> list[Trace]:
+        return [hold_last_value(thin(trace, most)) for trace in traces]
 
-    return [
-        replace(
-            part,
-            power_w=tuple(map(thinned, part.power_w)),
-            host_w=tuple(map(thinned, part.host_w)),
-            tokens_per_s=part.tokens_per_s and thinned(part.tokens_per_s),
-        )
-        for part in parts
-    ]
+    return [replace(part, lines={of: thinned(traces) for of, traces in part.lines.items()}) for part in parts]
 
 
 def thin(trace: Trace, most: int) -> Trace:
@@ -286,41 +267,39 @@ def hold_last_value(trace: Trace) -> Trace:
     return replace(trace, at_s=at_s, value=value)
 
 
-def _restart(
-    label: str, record: RestartRecord, energy_j: Mapping[tuple[int, int], float | None], windows: Sequence[Span]
-) -> RestartTimeline:
-    named = [("idle" if span.name.startswith("idle") else span.name, span) for span in record.spans]
-    for measured in record.passes:
-        inside = [window for window in windows if measured.span.contains(window)]
-        named += [(f"{span.name} {measured.index + 1}", span) for span in (measured.span, *inside)]
-    named.sort(key=lambda pair: pair[1].start_ns)
-    origin_ns = named[0][1].start_ns
+def _restart(label: str, record: RestartRecord, result: ExperimentResult) -> RestartTimeline:
+    clock = result.environment.clock.number(record.clock) if result.environment else 0
+    recorded = [*record.spans, *(measured.span for measured in record.passes)]
+    origin_ns, end_ns = min(span.start_ns for span in recorded), max(span.end_ns for span in recorded)
     host = record.timeline.host.energy_j if record.timeline and record.timeline.host else {}
     rows = []
-    for name, span in named:
-        kind, joules = name.partition(" ")[0], energy_j.get((span.start_ns, span.end_ns))
-        mean_w = joules / span.duration_s if joules is not None and span.duration_s else None
+    for span in sorted(result.spans, key=lambda span: span.start_ns):
+        # On the clock of another boot, an instant says nothing of this record.
+        is_own = (span.restart, span.clock) == (record.restart, clock)
+        if not is_own or span.start_ns < origin_ns or span.end_ns > end_ns:
+            continue
+        name = "idle" if span.name.startswith("idle") else span.name
+        kind, joules, lasts_s = name.partition(" ")[0], span.energy_j, (span.end_ns - span.start_ns) / NS_PER_S
         rows.append(
             {
-                "span": name,
+                "span": name if span.pass_index is None else f"{name} {span.pass_index + 1}",
                 "kind": kind if kind in KINDS else "other",
                 "begins, s": round((span.start_ns - origin_ns) / NS_PER_S, 3),
-                "lasts, s": round(span.duration_s, 3),
+                "lasts, s": round(lasts_s, 3),
                 "J (GPUs used)": None if joules is None else round(joules, 3),
-                "mean W": None if mean_w is None else round(mean_w, 3),
+                "mean W": None if joules is None or not lasts_s else round(joules / lasts_s, 3),
             }
         )
-    return RestartTimeline(
-        label=label,
-        spans=rows,
-        power_w=tuple(trace for gpu in record.gpus.values() if (trace := _power(gpu, origin_ns))),
-        host_w=tuple(
+    lines = {
+        "gpu": [trace for gpu in record.gpus.values() if (trace := _power(gpu, origin_ns))],
+        "host": [
             _of_energy(name, _seconds(series.at_ns, origin_ns), series.value)
             for name, series in sorted(host.items())
             if len(series.at_ns) > 1
-        ),
-        tokens_per_s=_tokens(record.passes, origin_ns),
-    )
+        ],
+        "tokens": _tokens(record.passes, origin_ns),
+    }
+    return RestartTimeline(label, rows, lines)
 
 
 def _seconds(at_ns: NDArray[Any], origin_ns: int) -> Array:
@@ -350,11 +329,11 @@ def _of_energy(name: str, at_s: Array, energy_j: Array) -> Trace:
     return Trace(name, "counter", at_s, np.append(power, power[-1:]))
 
 
-def _tokens(passes: Sequence[PassRecord], origin_ns: int) -> Trace | None:
-    """Return output tokens per second in equal bins of each pass."""
+def _tokens(passes: Sequence[PassRecord], origin_ns: int) -> list[Trace]:
+    """Return output tokens per second in equal bins of each pass; nothing where no token was recorded."""
     counts = [measured.tokens.output_tokens for measured in passes]
-    if not any(len(count) for count in counts):
-        return None
+    if not any(map(len, counts)):
+        return []
     measured_s = sum(measured.span.duration_s for measured in passes)
     tokens = sum(float(count.max(initial=0)) for count in counts)
     bin_s = max(measured_s / RATE_BINS, TOKENS_PER_BIN * measured_s / max(tokens, 1.0), SHORTEST_BIN_S)
@@ -367,4 +346,4 @@ def _tokens(passes: Sequence[PassRecord], origin_ns: int) -> Trace | None:
         emitted, _ = np.histogram(at_s, edges, weights=np.diff(count, prepend=0))
         starts.append(edges)
         rates.append(np.append(emitted / np.diff(edges), np.nan))
-    return Trace("tokens", "tokens", np.concatenate(starts), np.concatenate(rates))
+    return [Trace("tokens", "tokens", np.concatenate(starts), np.concatenate(rates))]

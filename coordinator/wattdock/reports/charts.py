@@ -114,7 +114,7 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     _require(drawn_points, f"no result has joules ({why_no_joules(points)})")
 
     unit, speed = _axes(points)
-    unbeaten = {point.label for point in pareto_front(drawn_points)}
+    unbeaten = pareto_front(drawn_points)
     rows = [
         _identity(point)
         | with_ends(speed, point.tokens_per_s)
@@ -240,7 +240,7 @@ def timeline(points: Sequence[Point]) -> Chart:
         places = listed([point.stored.place for point in points])
         raise ConfigError(f"a timeline shows one result, these are {len(points)}", f"name one of {places}")
     restarts = timelines(points[0].stored, points=20_000)
-    if not restarts or not restarts[0].has_lines:
+    if not restarts or not any(restarts[0].lines.values()):
         raise ConfigError("nothing to draw: no timeline is stored with this result")
     drawing = TimelineDrawing.of(restarts[0], points[0])
     return timeline_chart(drawing.look, drawing.ends).properties(datasets=drawing.datasets)

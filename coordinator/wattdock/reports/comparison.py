@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
@@ -179,11 +179,12 @@ def compare(
         )
         for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
     )
-    compared = Comparison(
+    only = [tuple(ExperimentResult.labels([row.result for row in side])) for side in unmatched]
+    return Comparison(
         pairs=pairs,
         differs_in=tuple(_recorded_differences(pairs)),
-        only_in_a=tuple(ExperimentResult.labels([row.result for row in unmatched[0]])),
-        only_in_b=tuple(ExperimentResult.labels([row.result for row in unmatched[1]])),
+        only_in_a=only[0],
+        only_in_b=only[1],
         older_left_out=len(first) + len(second) - sum(len(arm) for side in arms for arm in side.values()),
         over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], *own)),
         disturbed=tuple(
@@ -193,13 +194,10 @@ def compare(
             for row in rows
             if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
         ),
+        regression=None if allowed is None else judged(pairs, dict(zip("AB", only, strict=True)), allowed),
         margin=margin,
         score_margin=score_margin,
     )
-    if allowed is None:
-        return compared
-    alone = {"A": compared.only_in_a, "B": compared.only_in_b}
-    return replace(compared, regression=judged(pairs, alone, allowed))
 
 
 def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
@@ -207,7 +205,7 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
         a, b = (row.result.conditions for row in pair.rows)
-        texts = [(name, *(side.get(name, conditions.ABSENT) for side in (a, b))) for name in dict.fromkeys([*a, *b])]
-        counts.update((name, of_a, of_b) for name, of_a, of_b in texts if of_a != of_b)
+        named = conditions.differing([a, b])
+        counts.update((name, a.get(name, conditions.ABSENT), b.get(name, conditions.ABSENT)) for name in named)
     found = [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
     return sorted(found, key=lambda difference: not difference.name.startswith(THE_WORK))

@@ -126,7 +126,7 @@ def shared_axis(title: str, *, last: bool, **options: Any) -> alt.Axis:
 
 def tooltip(rows: Rows) -> list[alt.Tooltip]:
     """Return the columns that a tooltip shows; intervals are drawn already."""
-    names = [name for name in rows[0] if name not in ("series", "order") and not name.endswith((" low", " high"))]
+    names = [name for name in rows[0] if name != "series" and not name.endswith((" low", " high"))]
     numbers = {name for name in names if any(isinstance(row[name], float) for row in rows)}
     return tooltip_of({name: ",.4g" if name in numbers else "" for name in names})
 

@@ -158,8 +158,12 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
 
     shown = points[: extent.timelines]
     each = min(MOST_POINTS_PER_RESULT, extent.points // len(shown))
-    restarts = [(point, line) for point in shown for line in timelines(point.stored, points=each) if line.has_lines]
-    drawings = [(f"{point.label}, restart {line.label}", TimelineDrawing.of(line, point)) for point, line in restarts]
+    drawings = [
+        (f"{point.label}, restart {restart.label}", TimelineDrawing.of(restart, point))
+        for point in shown
+        for restart in timelines(point.stored, points=each)
+        if any(restart.lines.values())
+    ]
     looks = list(dict.fromkeys(drawing.look for _, drawing in drawings))
     # Altair would hold every row of data against its schema at each step.
     with debug_mode(False):
@@ -182,8 +186,8 @@ def _drawings(points: Sequence[Point], extent: Extent) -> dict[str, Any]:
     return {
         "charts": charts,
         "data": embedded,
-        "has_timelines": bool(restarts),
-        "has_power": any(line.power_w or line.host_w for _, line in restarts),
+        "has_timelines": bool(drawings),
+        "has_power": any(drawing.look.lines for _, drawing in drawings),
     }
 
 
@@ -289,14 +293,16 @@ def _questions(points: Sequence[Point]) -> list[dict[str, Any]]:
         asked = [check for check in checks if check["question"] == key]
         answered = sum(not any(reason.question == key for reason in audit.reasons) for audit in good)
         worst = asked[0]["status"] if asked else "unknown"
-        status = worst if worst in ("fail", "unknown") else "pass"
+        # Nothing is known of a result without an audit.
+        is_known = worst != "unknown" and len(audits) == len(points)
+        status = "fail" if worst == "fail" else "pass" if is_known else "unknown"
         said = {"fail": "no", "unknown": "unknown", "pass": "yes"}[status]
         questions.append(
             {
                 "text": text,
                 "anchor": f"question-{key}",
                 "status": status,
-                "said": said if len(audits) == 1 else f"yes for {answered or 'none'} of {len(points)}",
+                "said": said if len(points) == 1 else f"yes for {answered or 'none'} of {len(points)}",
                 "reasons": [(name, many, _anchor(name)) for (of, name), many in against.most_common() if of == key],
                 "counts": _counts(Counter(check["status"] for check in asked)),
                 "checks": asked,

@@ -155,7 +155,7 @@ def _svg_of(spec: dict[str, Any], width: float) -> str:
 def markdown(points: Sequence[Point]) -> str:
     """Return results as a pipe table."""
     rule = ["---:" if is_number else "---" for is_number in are_numbers(PRINTED)]
-    rows = [HEADINGS, rule, *([_one_line(cell).replace("|", r"\|") for cell in _cells(point)] for point in points)]
+    rows = [HEADINGS, rule, *([cell.replace("|", r"\|") for cell in _cells(point)] for point in points)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\n{_note(points)}\n"
 
 
@@ -163,7 +163,7 @@ def latex(points: Sequence[Point]) -> str:
     """Return results as a tabular with booktabs' rules."""
     kinds = "".join("r" if is_number else "l" for is_number in are_numbers(PRINTED))
     escaped = [
-        ["".join(ESCAPED.get(sign, sign) for sign in _one_line(cell)) for cell in cells]
+        ["".join(ESCAPED.get(sign, sign) for sign in cell) for cell in cells]
         for cells in (HEADINGS, *map(_cells, points))
     ]
     head, *rows = (" & ".join(cells) + r" \\" for cells in escaped)
@@ -175,7 +175,7 @@ FORMS: Mapping[str, Callable[[Sequence[Point]], str]] = {".md": markdown, ".tex"
 
 
 def _cells(point: Point) -> list[str]:
-    return list(point_cells(point, PRINTED).values())
+    return [" ".join(cell.split()) for cell in point_cells(point, PRINTED).values()]
 
 
 def _note(points: Sequence[Point]) -> str:
@@ -183,7 +183,3 @@ def _note(points: Sequence[Point]) -> str:
     if any(point.row.gpu_count for point in points):
         notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
     return " ".join([*notes, disturbed_note(points)]).rstrip()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -199,32 +199,18 @@ class _Usable:
     """A result that can be on a curve.
 
     Attributes:
+        split: How many GPUs, and the label of the split.
         restarts: By quantity.
         common: Conditions and settings that have to be equal on one curve: all that do not follow from the split or
             from how long it ran.
     """
 
     stored: StoredResult
+    result: ExperimentResult
     environment: EnvironmentSnapshot
+    split: tuple[int, str]
     restarts: dict[str, statistics.Restarts]
     common: tuple[tuple[str, str], ...]
-
-    @property
-    def result(self) -> ExperimentResult:
-        return self.stored.result
-
-    @property
-    def split(self) -> Split:
-        return Split.of(self.environment.runner.parallelism)
-
-    @property
-    def label(self) -> str:
-        nodes = 1 + len(self.environment.nodes)
-        return self.split.label + (f" on {nodes} nodes" if nodes > 1 else "")
-
-    @property
-    def split_key(self) -> tuple[int, str]:
-        return self.environment.gpu_count, self.label
 
 
 def scale(rows: Sequence[StoredResult]) -> Scaling:
@@ -236,7 +222,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
     outcomes = [(row.folder.name, _usable_or_reason(row)) for row in rows]
     usable = sorted(
         (member for _, member in outcomes if isinstance(member, _Usable)),
-        key=lambda member: (member.common, member.split_key, member.stored.folder.name),
+        key=lambda member: (member.common, member.split, member.stored.folder.name),
     )
     left_out = {name: reason for name, reason in outcomes if isinstance(reason, str)}
     if not usable:
@@ -248,7 +234,7 @@ def scale(rows: Sequence[StoredResult]) -> Scaling:
 
 
 def _setting(members: Sequence[_Usable]) -> Setting:
-    points = [_point(list(same)) for _, same in groupby(members, key=lambda member: member.split_key)]
+    points = [_point(list(same)) for _, same in groupby(members, key=lambda member: member.split)]
     points.sort(key=lambda point: (point.kind != SINGLE_GPU, point.gpus, point.split))
     environment, work = members[0].environment, members[0].result.config.workload
     dtype = environment.runner.engine_args.get("dtype")
@@ -273,12 +259,10 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
         return "interrupted" + ("" if stored.bundle else ", finish with `wattdock run … --resume`")
     if result.status != "ok":
         return f"status {result.status}" + (f": {result.error.message}" if result.error else "")
-    if result.environment is None or result.performance is None or result.energy is None:
+    if not (result.environment and result.performance and result.energy and result.energy.passes):
         return "it does not say what ran, or nothing was measured"
     if not result.environment.gpu_count:
         return "no GPU was used"
-    if not result.energy.passes:
-        return "no pass was measured"
     restarts = {quantity: values for quantity in statistics.RATIOS if (values := result.restarts(quantity))}
     if statistics.SPEED not in restarts or any(min(of_quantity.values) <= 0 for of_quantity in restarts.values()):
         return "a restart's tokens or joules are 0 or less, and of such values there is no ratio"
@@ -293,7 +277,9 @@ def _usable_or_reason(stored: StoredResult) -> _Usable | str:
         if name in (*SAME_CONDITIONS, *prompts)
         or (name.startswith((section, workload, conditions.VARIABLE)) and not name.startswith(left_out))
     )
-    return _Usable(stored, environment, restarts, common)
+    nodes = f" on {1 + len(environment.nodes)} nodes" if environment.nodes else ""
+    split = environment.gpu_count, Split.of(environment.runner.parallelism).label + nodes
+    return _Usable(stored, result, environment, split, restarts, common)
 
 
 def _point(same: Sequence[_Usable]) -> SplitPoint:
@@ -306,9 +292,9 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         own = same[0].result.energy_figure
         joules = own and replace(own, value=joules.value)  # of the restarts that make pairs
     return SplitPoint(
-        kind=same[0].split.kind,
-        split=same[0].label,
-        gpus=same[0].environment.gpu_count,
+        kind=Split.of(same[0].environment.runner.parallelism).kind,
+        split=same[0].split[1],
+        gpus=same[0].split[0],
         restarts=len(restarts[statistics.SPEED]),
         tokens_per_s=restarts[statistics.SPEED].figure(),
         j_per_token=joules,

@@ -89,9 +89,9 @@ class TimelineDrawing:
             spans.append(row | times | {"share": share})
         used = point.result.environment.gpu_uuids if point.result.environment else ()
         groups = (
-            ([trace for trace in restart.power_w if trace.name in used], "", PALETTE, 0),
-            ([trace for trace in restart.power_w if trace.name not in used], ", not used", (NOT_USED,), 1),
-            (restart.host_w, " (host, RAPL)", (HOST,), 1),
+            ([trace for trace in restart.lines["gpu"] if trace.name in used], "", PALETTE, 0),
+            ([trace for trace in restart.lines["gpu"] if trace.name not in used], ", not used", (NOT_USED,), 1),
+            (restart.lines["host"], " (host, RAPL)", (HOST,), 1),
         )
         lines, power = [], []
         for traces, suffix, colours, first in groups:
@@ -100,8 +100,8 @@ class TimelineDrawing:
                 dash = DASHES[(at // len(colours) + first) % len(DASHES)]
                 lines.append((name, colours[at % len(colours)], tuple(dash)))
                 power.append(_line(trace, name, origin_s))
-        rate = quantity_text(statistics.SPEED, point.result.config.unit) if restart.tokens_per_s else ""
-        tokens = [_line(restart.tokens_per_s, rate, origin_s)] if restart.tokens_per_s else []
+        rate = quantity_text(statistics.SPEED, point.result.config.unit) if restart.lines["tokens"] else ""
+        tokens = [_line(trace, rate, origin_s) for trace in restart.lines["tokens"]]
         look = TimelineLook(
             lines=tuple(lines),
             kinds=tuple(kind for kind in SPAN_COLOURS if any(row["kind"] == kind for row in spans)),

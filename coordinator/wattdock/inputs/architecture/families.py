@@ -176,11 +176,17 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _plain(layer: Layer, layers: int, *, heads: int, kv_heads: int, width: int, **ends: Any) -> Architecture:
-    """Equal layers of attention and a plain MLP; `ends` has what stands before and after them, see `_ends`."""
+def _plain(layers: int, *, heads: int, kv_heads: int, width: int, other: int, **ends: Any) -> Architecture:
+    """Equal layers of attention and a plain MLP.
+
+    Args:
+        other: Norms and biases of a layer.
+        ends: What stands before and after the layers, see `_ends`.
+    """
     size = ends["hidden"] // heads
+    dense = 2 * ends["hidden"] * size * (heads + kv_heads) + PLAIN * ends["hidden"] * width
     return Architecture(
-        layers=(layer,) * layers,
+        layers=(Layer(dense, other),) * layers,
         heads=heads,
         kv_heads=kv_heads,
         key_size=size,
@@ -196,12 +202,9 @@ def _phi(config: Mapping[str, Any]) -> Architecture:
     hidden, heads, width = config["hidden_size"], config["num_attention_heads"], config["intermediate_size"]
     kv_heads, size = config.get("num_key_value_heads") or heads, hidden // heads
     norms = 2 * hidden + (4 * size if config.get("qk_layernorm") else 0)
-    layer = Layer(
-        dense=2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width,
-        other=norms + (heads + 2 * kv_heads) * size + width + 2 * hidden,
-    )
+    other = norms + (heads + 2 * kv_heads) * size + width + 2 * hidden
     ends = {"final": 2 * hidden + config["vocab_size"], **_ends(config, hidden, tied=False)}
-    return _plain(layer, config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, **ends)
+    return _plain(config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, other=other, **ends)
 
 
 def _falcon(config: Mapping[str, Any]) -> Architecture:
@@ -212,20 +215,16 @@ def _falcon(config: Mapping[str, Any]) -> Architecture:
     size, width = hidden // heads, config.get("ffn_hidden_size") or 4 * hidden
     norms = 1 if not grouped and config.get("parallel_attn", True) else config.get("num_ln_in_parallel_attn") or 2
     biases = (heads + 2 * kv_heads) * size + width + 2 * hidden if config.get("bias") else 0
-    layer = Layer(
-        dense=2 * hidden * size * (heads + kv_heads) + PLAIN * hidden * width, other=2 * norms * hidden + biases
-    )
-    ends = {"final": 2 * hidden, **_ends(config, hidden, tied=True)}
-    return _plain(layer, config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, **ends)
+    ends = {"other": 2 * norms * hidden + biases, "final": 2 * hidden, **_ends(config, hidden, tied=True)}
+    return _plain(config["num_hidden_layers"], heads=heads, kv_heads=kv_heads, width=width, **ends)
 
 
 def _gpt2(config: Mapping[str, Any]) -> Architecture:
     """Multi-head attention, a plain MLP, learned positions, biases everywhere."""
     hidden, heads = config["n_embd"], config["n_head"]
     width, positions = config.get("n_inner") or 4 * hidden, hidden * config.get("n_positions", GPT2_POSITIONS)
-    layer = Layer(dense=4 * hidden * hidden + PLAIN * hidden * width, other=9 * hidden + width)
     ends = {"final": 2 * hidden + positions, "positions": positions, **_ends(config, hidden, tied=True)}
-    return _plain(layer, config["n_layer"], heads=heads, kv_heads=heads, width=width, **ends)
+    return _plain(config["n_layer"], heads=heads, kv_heads=heads, width=width, other=9 * hidden + width, **ends)
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {

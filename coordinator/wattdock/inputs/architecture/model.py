@@ -143,9 +143,7 @@ class Architecture:
             return 0
         cached = min(cached_prompt_tokens, prompt_tokens - 1)
         positions = prompt_tokens - cached + output_tokens - 1
-        pairs = 0
-        for window, layers in self._layers_by_window.items():
-            pairs += layers * (_pairs(prompt_tokens + output_tokens - 1, window) - _pairs(cached, window))
+        pairs = self._pairs(cached, prompt_tokens + output_tokens - 1)
         attention = 2 * self.heads * (self.key_size + self.value_size) * pairs
         attention += 2 * STATE_PRODUCTS * positions * sum(layer.state for layer in self.layers)
         return 2 * self._active_block_weights * positions + 2 * self.embedding * output_tokens + attention
@@ -179,19 +177,18 @@ class Architecture:
         """
         if output_tokens < 1:
             return 0.0
-        positions = sum(
-            layers * (_pairs(prompt_tokens + output_tokens - 1, window) - _pairs(prompt_tokens, window))
-            for window, layers in self._layers_by_window.items()
-        )
+        positions = self._pairs(prompt_tokens, prompt_tokens + output_tokens - 1)
         value_bytes = BYTES.get(dtype.removeprefix("torch."), LEAST_BYTES)
         return positions * self.kv_values() * value_bytes + (output_tokens - 1) * self.state_bytes(value_bytes)
 
-    @property
-    def _layers_by_window(self) -> Counter[int | None]:
-        return Counter(layer.window for layer in self.layers if layer.attends)
+    def _pairs(self, start: int, end: int) -> int:
+        """(query, key) pairs of these positions, each with itself and what came before it, within each layer's window.
 
-
-def _pairs(positions: int, window: int | None) -> int:
-    """(query, key) pairs of the first positions, each with itself and what came before it, within a window."""
-    growing = positions if window is None else min(positions, window)
-    return growing * (growing + 1) // 2 + (positions - growing) * growing
+        Those of the first n positions are 1 + 2 + … as far as the window reaches, then the window for each.
+        """
+        windows, pairs = Counter(layer.window for layer in self.layers if layer.attends), 0
+        for window, layers in windows.items():
+            for sign, positions in ((-1, start), (1, end)):
+                growing = positions if window is None else min(positions, window)
+                pairs += sign * layers * (growing * (growing + 1) // 2 + (positions - growing) * growing)
+        return pairs

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
 from wattdock.inputs.prompts.draws import arrival_instants, conversations, with_ids
 from wattdock.inputs.prompts.source import PromptSummary, Source, read_source
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +114,8 @@ class PromptSet:
         Raises:
             ConfigError: The file cannot be read.
         """
-        return _least_requests(config.workload, read_source(config, None))
+        work, source = config.workload, read_source(config, None)
+        return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
 
     @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
@@ -121,10 +124,24 @@ class PromptSet:
         Raises:
             ConfigError: The source cannot be read or used.
         """
-        work, source = config.workload, read_source(config, None)
-        requests = _least_requests(work, source)
+        work, source, requests = config.workload, read_source(config, None), PromptSet.least_requests(config)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
-        return PromptSummary.of(work, source, arrivals_ns, requests=requests)
+        requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
+        sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
+        if arrivals_ns:
+            span_s = arrivals_ns[-1] / NS_PER_S
+            sent += f" in {span_s:.5g} s" + (f" ({requests / span_s:.3g} per s)" if span_s else "")
+        if source is None:
+            return PromptSummary(sent)
+        _, picked = _picked(work, source, 0, (0, 0), arrivals=len(arrivals_ns), vocab_size=None)
+        prompts, count = len({*picked}), len(source.items)
+        of_all = f"{prompts:,} of " if prompts < count else ""
+        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
+        if not at_least and requests > prompts:
+            parts.append(f"each is sent {requests / prompts:.3g} times in a pass")
+        if source.ignored:
+            parts.append(f"ignored: {', '.join(source.ignored)}")
+        return PromptSummary("; ".join(parts), source.format, source.ignored)
 
 
 def load_prompts(
@@ -174,10 +191,6 @@ def load_prompts(
         repeated_tokens=repeated,
         first_output_tokens=first_limits,
     )
-
-
-def _least_requests(work: WorkloadSpec, source: Source | None) -> int:
-    return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
 
 
 def _picked(

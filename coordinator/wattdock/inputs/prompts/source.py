@@ -22,9 +22,9 @@ from wattdock.text import pluralize, strict_json
 from wattdock.values import all_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from wattdock.config import ExperimentConfig, WorkloadSpec
+    from wattdock.config import ExperimentConfig
     from wattdock.inputs.prompts.formats import Format, Item
 
 BUNDLED = "bundled"
@@ -110,69 +110,57 @@ def _parsed(content: bytes, source: str, name: str, reading: Reading) -> Source:
         raise ConfigError(
             f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8", "save as UTF-8 JSONL or JSON"
         ) from error
-    parser = _Parser(reading)
+    form: Format | None = None
+    keys, items, limits, instants_ns, skipped = set[str](), list["Item | int"](), list[int | None](), list[int](), 0
     for number, record in _json_records(text, source):
-        parser.take(record, f"{source}:{number}")
-    return parser.source(hashlib.sha256(content).hexdigest(), source, name)
-
-
-class _Parser:
-    """Collects the prompts, limits and instants of a file's records."""
-
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.form: Format | None = None
-        self.keys = set[str]()
-        self.items, self.limits = list["Item | int"](), list[int | None]()
-        self.instants_ns = list[int]()
-        self.skipped = 0
-
-    def take(self, record: Mapping[str, Any], where: str) -> None:
-        """Add one record."""
-        self.form = form = self.form or recognised(record, where)
-        reading = self.reading
-        prompt, limit = form.prompt_and_limit(record, where)
-        self.keys |= record.keys()
-        reader = form.prompts[prompt]
-        if reader is formats.messages and not reading.chat:
-            raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
-        item = reader(record[prompt], where, prompt)
+        where = f"{source}:{number}"
+        form = form or recognised(record, where)
+        item, limit, at_ns = _read(form, record, where, reading)
+        keys |= record.keys()
         if item is None:
-            self.skipped += 1
-            return
-        if isinstance(item, array) and reading.vocab_size is not None and max(item) >= reading.vocab_size:
-            raise ConfigError(
-                f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
-            )
-        self.items.append(item)
-        # A limit that may be left out may be null.
-        is_given = limit in form.needed or (limit and record[limit] is not None)
-        self.limits.append(formats.tokens(record[limit], where, limit) if limit and is_given else None)
-        if form.instant and form.instant in record:
-            at_ns = formats.instant(record[form.instant], where, form.instant)
-            if self.instants_ns and at_ns < self.instants_ns[-1]:
+            skipped += 1
+            continue
+        items.append(item)
+        limits.append(limit)
+        if at_ns is not None:
+            if instants_ns and at_ns < instants_ns[-1]:
                 raise ConfigError(f"{where}: comes before the line above", "sort the file by time")
-            self.instants_ns.append(at_ns)
+            instants_ns.append(at_ns)
+    if skipped and not items:
+        what = f"{source}: no conversation begins with a user's turn, and no other can be sent"
+        raise ConfigError(what, cause=Cause.EMPTY)
+    if not items or not form:
+        raise ConfigError(f"{source} holds no prompts", 'write one {"prompt": "..."} per line', cause=Cause.EMPTY)
+    used = {*form.prompts, *form.limits, form.instant if reading.replays else ""}
+    notes = ["all turns but the first"] if form.name == "ShareGPT" else []
+    notes += [f"{pluralize(skipped, 'conversation')} without a user's turn first"] if skipped else []
+    is_dated = len(instants_ns) == len(items)
+    return Source(
+        *(tuple(items), tuple(limits), hashlib.sha256(content).hexdigest(), name),
+        arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if is_dated else (),
+        format=form.name,
+        ignored=(*sorted(keys - used), *notes),
+    )
 
-    def source(self, sha256: str, source: str, name: str) -> Source:
-        """Return what was taken."""
-        form, reading, instants_ns = self.form, self.reading, self.instants_ns
-        if self.skipped and not self.items:
-            what = f"{source}: no conversation begins with a user's turn, and no other can be sent"
-            raise ConfigError(what, cause=Cause.EMPTY)
-        if not self.items or not form:
-            raise ConfigError(f"{source} holds no prompts", 'write one {"prompt": "..."} per line', cause=Cause.EMPTY)
-        used = {*form.prompts, *form.limits, form.instant if reading.replays else ""}
-        notes = ["all turns but the first"] if form.name == "ShareGPT" else []
-        if self.skipped:
-            notes.append(f"{pluralize(self.skipped, 'conversation')} without a user's turn first")
-        is_dated = len(instants_ns) == len(self.items)
-        return Source(
-            *(tuple(self.items), tuple(self.limits), sha256, name),
-            arrivals_s=tuple((at_ns - instants_ns[0]) / NS_PER_S for at_ns in instants_ns) if is_dated else (),
-            format=form.name,
-            ignored=(*sorted(self.keys - used), *notes),
+
+def _read(
+    form: Format, record: Mapping[str, Any], where: str, reading: Reading
+) -> tuple[Item | int | None, int | None, int | None]:
+    """Return a record's prompt, the limit of its answer and its instant, ns; without a prompt nothing can be sent."""
+    prompt, limit = form.prompt_and_limit(record, where)
+    reader = form.prompts[prompt]
+    if reader is formats.messages and not reading.chat:
+        raise ConfigError(f"{where}: messages need the model's chat template, and workload.prompts.chat is false")
+    item = reader(record[prompt], where, prompt)
+    if isinstance(item, array) and reading.vocab_size is not None and max(item) >= reading.vocab_size:
+        raise ConfigError(
+            f"{where}: token id {max(item)} is not below the model's vocabulary size {reading.vocab_size}"
         )
+    # A limit that may be left out may be null.
+    is_given = limit in form.needed or (limit and record[limit] is not None)
+    tokens = formats.tokens(record[limit], where, limit) if limit and is_given else None
+    instant = form.instant if form.instant in record else None
+    return item, tokens, formats.instant(record[instant], where, instant) if instant else None
 
 
 def _after_space(text: str, start: int) -> int:
@@ -223,29 +211,3 @@ class PromptSummary(NamedTuple):
     text: str
     format: str | None = None
     ignored: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls, work: WorkloadSpec, source: Source | None, arrivals_ns: Sequence[int], *, requests: int
-    ) -> PromptSummary:
-        """Return what an experiment sends of a source, None for synthetic prompts, at an open loop's arrivals.
-
-        Args:
-            requests: The least number of requests in a pass.
-        """
-        requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
-        sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
-        if arrivals_ns:
-            span_s = arrivals_ns[-1] / NS_PER_S
-            sent += f" in {span_s:.5g} s" + (f" ({requests / span_s:.3g} per s)" if span_s else "")
-        if source is None:
-            return cls(sent)
-        count = len(source.items)
-        listed = work.prompts.count or (count if work.sends_whole_file else work.prompts_per_pass)
-        of_all = f"{listed:,} of " if listed < count and not arrivals_ns else ""
-        parts = [sent, f"{of_all}{pluralize(count, 'prompt')} (format: {source.format})"]
-        if not at_least and requests > count:
-            parts.append(f"each is sent {requests / count:.3g} times in a pass")
-        if source.ignored:
-            parts.append(f"ignored: {', '.join(source.ignored)}")
-        return cls("; ".join(parts), source.format, source.ignored)
