@@ -13,6 +13,8 @@ import pytest
 from make.rows import split_document
 from make.stored import store_golden, stored
 
+from wattdock.errors import ExitCode
+
 if TYPE_CHECKING:
     from conftest import Called
 
@@ -101,7 +103,7 @@ def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> No
     [
         ("report 2 -o x.html", 2, "type one of them: two-sizes-0123abcd (a study), "),
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
-        ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
+        ("bundle create two-sizes -o missing/deep/b.tar", 7, "there is no folder missing/deep; make it"),
         ("results query SELEC", 2, "the query failed"),
     ],
 )
@@ -146,6 +148,25 @@ def test_a_mistaken_file_or_kind_is_one_line_that_helps(study: Called, words: st
     done = study(*words.split())
     assert (done.returncode in (2, 3, 7), done.stderr.count("\n")) == (True, 1), done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("place", ["missing", "file"])
+def test_a_file_in_no_folder_has_one_exit_code_whatever_writes_it(study: Called, place: str) -> None:
+    """Where the folder is missing or is a file."""
+    Path("file").touch()
+    for words in (
+        "report two-sizes -o PLACE/x.html",
+        "plot pareto two-sizes -o PLACE/x.svg",
+        "plot table two-sizes -o PLACE/x.md",
+        "form model-card other -o PLACE/x.md",
+        "results export --csv PLACE/x.csv",
+        "results export --parquet PLACE/x.parquet",
+        "bundle create two-sizes -o PLACE/x.tar",
+        "pair PLACE/x.pem",
+    ):
+        done = study(*words.replace("PLACE", place).split())
+        assert (done.returncode, done.stderr.count("\n")) == (ExitCode.STORE, 1), (words, done.stderr)
+        assert f"{place}/x." in done.stderr
 
 
 def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circle_of_links(called: Called) -> None:

@@ -1,6 +1,7 @@
 """`wattdock report`, `plot`, `compare`, `scaling` and `audit`."""
 
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -53,7 +54,7 @@ def report(
     """
     from wattdock.reports import write_report
 
-    replaced = ", which replaced another page" if output.exists() else ""
+    replaced = ", which replaced another page" if os.access(output, os.F_OK) else ""
     with open_results(named, output_dir, output, again=again) as rows:
         write_report(rows, output, title=title)
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
