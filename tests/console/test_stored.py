@@ -204,6 +204,18 @@ def test_what_is_shown_of_a_bundle_ends_with_words_that_show_it_again(called: Ca
     assert compared["pairs"][0]["a"] == "b c.tar:vllm smollm2-135m-instruct closed 160"
 
 
+def test_several_bundles_studies_and_results_are_shown_in_one_table(study: Called) -> None:
+    """In the order typed, each result once."""
+    assert study("bundle", "create", "other", "-o", "other.tar").returncode == 0
+    assert study("bundle", "create", "two-sizes", "-o", "sizes.tar").returncode == 0
+    ids = {"other.tar": ["3"], "sizes.tar": ["1", "2"], "other": ["3"], "results": ["1", "2", "3"]}
+    for words in (("other.tar", "sizes.tar"), ("sizes.tar", "other.tar"), ("other", "sizes.tar"), ("other", "results")):
+        shown = study("show", *words, "--json")
+        expected = list(dict.fromkeys(number for word in words for number in ids[word]))
+        assert [result["experiment_id"][0] for result in json.loads(shown.stdout)] == expected, shown.stderr
+    assert "publishable" in study("show", "other.tar", "sizes.tar").stdout
+
+
 def spoil(folder: Path, kind: str) -> None:
     file, timeline = folder / "result.json", folder / "restarts/0/timeline.parquet"
     if kind == "cut":

@@ -8,9 +8,9 @@ import typer
 
 from wattdock.console.options import (
     RESULTS,
-    RESULTS_HELP,
     Again,
     Json,
+    Named,
     OutputDir,
     in_help,
     open_results,
@@ -120,7 +120,7 @@ def export(
 
 
 def show(
-    named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
+    named: Named,
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
     again: Again = False,
     output_dir: OutputDir = RESULTS,
@@ -129,7 +129,7 @@ def show(
     """Show stored results, or analyse them again as this version of wattdock does."""
     from wattdock.console.views import show as print_object
 
-    with open_results([named], output_dir, again=again) as results:
+    with open_results(named, output_dir, again=again) as results:
         print_object(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
 
 
