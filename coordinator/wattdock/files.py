@@ -342,6 +342,16 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def require_ending(output: Path, *endings: str) -> None:
+    """Refuse a file to write whose name ends as that of another format; a name without an ending is anything's.
+
+    Raises:
+        ConfigError: It does; names the endings that there are.
+    """
+    if output.suffix.lower() not in ("", *endings):
+        raise ConfigError(f"{output}: this is written as {' or '.join(endings)}", "name such a file")
+
+
 def write_output(path: Path, content: bytes, flag: str) -> None:
     """Write a file that a person named with `flag`: whole or not at all; replaces what is there.
 

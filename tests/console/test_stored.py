@@ -131,6 +131,11 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
         # The kind decides which files there are.
         ("plot tables two-sizes -o t.md", "KIND tables is not one of intervals, "),
         ("plot table two-sizes -o t.csv", "name such a file with -o; `wattdock results export --csv` writes CSV"),
+        ("report two-sizes -o t.pdf", "t.pdf: this is written as .html or .htm"),
+        ("form boamps other -o t.md", "t.md: this is written as .json"),
+        ("form model-card other -o t.json", "t.json: this is written as .md"),
+        ("results export --csv t.parquet", "t.parquet: this is written as .csv"),
+        ("results export --parquet t.csv", "t.csv: this is written as .parquet"),
         ("plot table two-sizes -o missing/t.md", "there is no folder missing; make it, or choose another file with -o"),
         ("bundle create two-sizes -o /proc/b.tar", "wattdock: /proc/b.tar: "),
         ("audit two-sizes", "`wattdock show NAME --checks` has the audit of an own result"),

@@ -13,7 +13,7 @@ from wattdock.console.exits import fail
 from wattdock.console.options import RESULTS, RESULTS_HELP, Again, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
-from wattdock.files import real_path
+from wattdock.files import real_path, require_ending
 from wattdock.output import say
 from wattdock.text import pluralize
 
@@ -54,6 +54,7 @@ def report(
     """
     from wattdock.reports import write_report
 
+    require_ending(output, ".html", ".htm")
     replaced = ", which replaced another page" if os.access(output, os.F_OK) else ""
     with open_results(named, output_dir, output, again=again) as rows:
         write_report(rows, output, title=title)

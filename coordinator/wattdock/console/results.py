@@ -103,20 +103,20 @@ def export(
     import pyarrow.csv
     import pyarrow.parquet
 
-    from wattdock.files import write_output
+    from wattdock.files import require_ending, write_output
     from wattdock.store import Row, select
 
-    if (csv is None) == (parquet is None):
+    asked = [(kind, file) for kind, file in (("csv", csv), ("parquet", parquet)) if file]
+    if len(asked) != 1:
         raise ConfigError("give one of --csv FILE and --parquet FILE")
+    [(kind, file)] = asked
+    require_ending(file, f".{kind}")
     results = Row.table(select(output_dir, where, superseded=show_all, warn=_say_left_out))
     content = io.BytesIO()
-    if csv:
-        pyarrow.csv.write_csv(results, content)
-        write_output(csv, content.getvalue(), "--csv")
-    elif parquet:
-        pyarrow.parquet.write_table(results, content)
-        write_output(parquet, content.getvalue(), "--parquet")
-    say(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
+    write = pyarrow.csv.write_csv if kind == "csv" else pyarrow.parquet.write_table
+    write(results, content)
+    write_output(file, content.getvalue(), f"--{kind}")
+    say(f"{pluralize(results.num_rows, 'result')} written to {file}")
 
 
 def show(
