@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from make.rows import split_document
 from make.stored import store_golden, stored
 
 from wattdock.errors import ExitCode
+from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -324,6 +326,9 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     )
     assert called("results", "list", "--all").stdout.endswith("3 results\n")
     assert called("results", "list", "--all", "--where", "status = 'failed'").stdout.endswith("2 results\n")
+    for condition in ("status = 'failed'", "STATUS <> 'ok'", "error_cause IS NOT NULL"):
+        listed = called("results", "list", "--where", condition).stdout
+        assert (listed.count("  failed  "), listed.endswith("2 results\n")) == (2, True), listed
     assert len(json.loads(called("results", "list", "--json", "--limit", "1").stdout)) == 1
     sql = "SELECT name, error_cause FROM results WHERE name = 'asked'"
     [asked] = json.loads(called("results", "query", sql, "--json").stdout)
@@ -333,6 +338,19 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert joined["n"] > 0
     assert called("results", "export", "--csv", "all.csv").stdout == "3 results written to all.csv\n"
     assert len(Path("all.csv").read_text().splitlines()) == 4
+
+
+def test_whoever_reads_a_list_can_write_a_condition(study: Called) -> None:
+    """Each column's name for `--where` stands below, in the order of the headings."""
+    heading, *_, names, _ = study("results", "list").stdout.splitlines()
+    names = names.partition("): ")[2]
+    headings = [COLUMNS[name].heading for name in names.split(", ")]
+    assert re.sub(" +", " ", heading.strip()) == " ".join(headings)
+    for condition in ("batch_size > 0", "folder LIKE '%other-3'", f"study_id LIKE '%{STUDY[16:]}'", "name IS NOT NULL"):
+        assert study("results", "list", "--where", condition).stdout != "no result\n", condition
+    for words in (("list",), ("export", "--csv", "x.csv")):
+        refused = study("results", *words, "batch_size > 0")
+        assert (refused.returncode, "--where" in refused.stderr) == (ExitCode.CONFIG, True)
 
 
 def test_a_condition_on_an_unknown_column_is_refused_with_the_names_of_the_list(study: Called) -> None:
@@ -349,7 +367,7 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
     wide = study("results", "list").stdout.splitlines()
     for columns in (80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
+        heading, *rows, left_out, _, count = study("results", "list").stdout.splitlines()
         assert max(map(len, [heading, *rows])) <= columns
         assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
         assert "J/output token" in heading

@@ -47,18 +47,18 @@ def list_(
 ) -> None:
     """List stored results, the latest first.
 
-    Failures are counted in the last line; --all and --json list them.
+    Failures are counted in the last line; --all, --json and a condition on their status list them.
     """
     from wattdock.console.views import show
-    from wattdock.store import TABLES, matching, select
+    from wattdock.store import TABLES, matching, names_column, select
 
     everything = select(output_dir, superseded=True, warn=_say_left_out)
-    found = matching(everything, where, superseded=True)
-    current = [row for row in found if show_all or not row.superseded]
+    found, current = (matching(everything, where, superseded=replaced) for replaced in (True, show_all))
     if as_json:
         show(current[:limit], as_json=True)
         return
-    rows = [row for row in current if show_all or row.status != "failed"]
+    with_failed = show_all or names_column(where, "status", "error_cause")
+    rows = [row for row in current if with_failed or row.status != "failed"]
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]

@@ -7,6 +7,7 @@ restarts' Parquet files), each without results that a later attempt of the same 
 from __future__ import annotations
 
 import glob
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,19 +38,24 @@ ENGINE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
+def names_column(where: str | None, *columns: str) -> bool:
+    """Whether a condition names one of these columns, and so says itself which of their rows are wanted."""
+    return re.search(rf"\b({'|'.join(columns)})\b", where or "", re.IGNORECASE) is not None
+
+
 def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False) -> list[Row]:
     """Return the rows that a condition holds for.
 
     Args:
         where: On the table's columns, in SQL; None lets all through.
-        superseded: Also return what a later attempt of the same study replaces.
+        superseded: Also return what a later attempt of the same study replaces, as where the condition names this.
 
     Raises:
         ConfigError: The condition is wrong.
     """
     import duckdb
 
-    folders = {row.folder for row in rows}
+    folders, superseded = {row.folder for row in rows}, superseded or names_column(where, "superseded")
     if where is not None:
         # A comment in it ends with its line.
         sql = f"SELECT folder FROM results WHERE ({where}\n)"
