@@ -62,6 +62,19 @@ def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_pa
     assert found.notes == ()
 
 
+def test_experiments_of_swept_command_words_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    """An option names itself; a list of words is a command, a list of numbers is not, and nothing is ''."""
+    command = "measure: {command: [python, train.py, '{mode}']}"
+    found = study(tmp_path, f"defaults: {{{command}}}\nsweep: {{measure.args.mode: [--seed=1, -x, '', fast, -1]}}\n")
+    assert [each.name for each in found.experiments] == ["--seed=1", "-x", "mode=''", "mode=fast", "mode=-1"]
+    commands = "[[python, 'my file.py', --fsdp], python x.py]"
+    found = study(tmp_path, f"sweep: {{measure.command: {commands}, gpus: [[1], {{count: 1}}]}}\n")
+    assert [each.name for each in found.experiments] == [
+        *("command=python 'my file.py' --fsdp gpus=[1]", "command=python 'my file.py' --fsdp gpus=1"),
+        *("command=python x.py gpus=[1]", "command=python x.py gpus=1"),
+    ]
+
+
 def test_an_experimental_backend_is_named_once(tmp_path: Path) -> None:
     """Before anything starts."""
     found = study(tmp_path, "defaults: {backend: tensorrt}\nsweep: {workload.batch_size: [1, 2]}\n")

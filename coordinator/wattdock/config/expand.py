@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 # Settings that each name another model.
 MODEL_NAMES = {"id", "path", "shape"}
+# A swept value that says itself which option of a command it is, as in `--seed=1`.
+OPTION = re.compile(r"--?[A-Za-z]\S*")
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,8 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
         for name, value in applied.items():
             if name in sections and isinstance(value, dict):
                 words += [f"{key}={_value_name(setting)}" for key, setting in value.items()]
+            elif isinstance(value, str) and OPTION.fullmatch(value):
+                words.append(value)
             else:
                 last = name.rpartition(".")[2]
                 words.append(f"{last if lasts[last] == 1 else name}={_value_name(value)}")
@@ -191,4 +197,7 @@ def _with_its_section(settings: Settings, sections: set[str]) -> Settings:
 
 
 def _value_name(value: Any) -> str:
-    return " ".join(map(_value_name, value.values())) if isinstance(value, dict) else str(value)
+    # A command's words are told from one text as a shell tells them.
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)
+    return " ".join(map(_value_name, value.values())) if isinstance(value, dict) else str(value) or "''"
