@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
-from wattdock.config.study import FleetSpec, Settings, StudyError, points
+from wattdock.config.study import FleetSpec, Settings, StudyError, mistakes_text, points
 from wattdock.config.workload import prompts_mapping
+from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,9 +107,14 @@ def _unique(
     """Return each different experiment once, the first of equals, and a line per duplicate."""
     unique: dict[str, ExperimentConfig] = {}
     by_name: dict[str, ExperimentConfig] = {}
+    mistakes: dict[str, ConfigError] = {}
     lines = []
     for candidate in candidates:
-        experiment = check(candidate)
+        try:
+            experiment = check(candidate)
+        except ConfigError as error:
+            mistakes.setdefault(str(error), error)
+            continue
         first = unique.setdefault(experiment.experiment_id, experiment)
         if first is not experiment:
             lines.append(
@@ -120,6 +126,9 @@ def _unique(
             raise StudyError(
                 f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
             )
+    if mistakes:
+        (first, *others), told = mistakes.values(), "\n".join(mistakes).split("\n")
+        raise ConfigError(mistakes_text(told), cause=first.cause) if others else first
     return tuple(unique.values()), lines
 
 
