@@ -48,6 +48,10 @@ ALIKE = 0.7
 MISSPELT = 0.88
 
 
+# Names of types as pydantic gives them to branches of a union.
+BRANCHES = ("str", "int", "float", "bool")
+
+
 class SourceLocations:
     """Where each setting was written: a line of a file, or a flag.
 
@@ -224,10 +228,11 @@ def _config_error(
     errors: list[ErrorDetails], root: Location, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)
 ) -> ConfigError:
     """Return one error about all mistakes, a line for each setting; its remedy and cause are the last one's."""
-    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case.
+    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case and no type.
     meant: dict[Location, ErrorDetails] = {}
     for error in errors:
-        parts = (part for part in error["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
+        keys = (part for part in error["loc"] if part not in BRANCHES)
+        parts = (part for part in keys if isinstance(part, int) or (part.isidentifier() and part.islower()))
         meant.setdefault((*root, *parts), error)
     # A person meant the branch that validated furthest.
     deepest = [each for each in meant if not any(other[: len(each)] == each != other for other in meant)]
