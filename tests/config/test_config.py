@@ -151,6 +151,9 @@ def test_all_mistakes_of_a_file_are_told_at_once_a_line_for_each(tmp_path: Path)
         "4: gpus.cont: unknown key 'cont'; did you mean 'count'?",
         "1: worklod: unknown key 'worklod'; did you mean 'workload'?",
     ]
+    with pytest.raises(ConfigError) as caught:
+        load_study({"measure": {"command": "a {x}", "args": {"x": [1]}}}, {})
+    assert str(caught.value).count("\n") == 0
     file.write_text("".join(f"unknown_{number}: 1\n" for number in range(100)))
     with pytest.raises(ConfigError, match="and 80 more") as caught:
         load_study(file, {})
