@@ -343,13 +343,10 @@ def real_path(path: Path) -> Path:
 
 
 def require_ending(output: Path, *endings: str) -> None:
-    """Refuse a file to write whose name ends as that of another format; a name without an ending is anything's.
-
-    Raises:
-        ConfigError: It does; names the endings that there are.
-    """
-    if output.suffix.lower() not in ("", *endings):
-        raise ConfigError(f"{output}: this is written as {' or '.join(endings)}", "name such a file")
+    """Raise a ConfigError unless a file to write ends so; with "" among the endings, it may have none."""
+    if output.suffix not in endings:
+        remedy = f"name such a file{'; `wattdock results export --csv` writes CSV' * (output.suffix == '.csv')}"
+        raise ConfigError(f"{output}: this is written as {' or '.join(filter(None, endings))}", remedy)
 
 
 def write_output(path: Path, content: bytes, flag: str) -> None:

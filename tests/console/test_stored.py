@@ -125,14 +125,14 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
     [
         # Links that lead in a circle, also where nothing is written.
         ("report two-sizes -o loop", "cannot write loop: Too many levels of symbolic links"),
-        ("plot pareto two-sizes -o loop", "loop: figures are written as"),
+        ("plot pareto two-sizes -o loop", "loop: this is written as .pdf or .svg or .png"),
         ("bundle create two-sizes -o loop/b.tar", "loop"),
         ("show loop", "loop"),
         ("compare two-sizes loop/x", "loop/x"),
         ("audit loop", "loop: Too many levels of symbolic links"),
         # The kind decides which files there are.
         ("plot tables two-sizes -o t.md", "KIND tables is not one of intervals, "),
-        ("plot table two-sizes -o t.csv", "name such a file with -o; `wattdock results export --csv` writes CSV"),
+        ("plot table two-sizes -o t.csv", "name such a file; `wattdock results export --csv` writes CSV"),
         ("report two-sizes -o t.pdf", "t.pdf: this is written as .html or .htm"),
         ("form boamps other -o t.md", "t.md: this is written as .json"),
         ("form model-card other -o t.json", "t.json: this is written as .md"),

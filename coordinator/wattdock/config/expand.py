@@ -127,8 +127,8 @@ def _unique(
                 f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
             )
     if mistakes:
-        (first, *others), told = mistakes.values(), "\n".join(mistakes).split("\n")
-        raise ConfigError(mistakes_text(told), cause=first.cause) if others else first
+        (mistake, *others), told = mistakes.values(), "\n".join(mistakes).split("\n")
+        raise ConfigError(mistakes_text(told), cause=mistake.cause) if others else mistake
     return tuple(unique.values()), lines
 
 

@@ -48,10 +48,6 @@ ALIKE = 0.7
 MISSPELT = 0.88
 
 
-# Names of types as pydantic gives them to branches of a union.
-BRANCHES = ("str", "int", "float", "bool")
-
-
 class SourceLocations:
     """Where each setting was written: a line of a file, or a flag.
 
@@ -231,7 +227,7 @@ def _config_error(
     # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case and no type.
     meant: dict[Location, ErrorDetails] = {}
     for error in errors:
-        keys = (part for part in error["loc"] if part not in BRANCHES)
+        keys = (part for part in error["loc"] if part not in ("str", "int", "float", "bool"))
         parts = (part for part in keys if isinstance(part, int) or (part.isidentifier() and part.islower()))
         meant.setdefault((*root, *parts), error)
     # A person meant the branch that validated furthest.

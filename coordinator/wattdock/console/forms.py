@@ -61,11 +61,7 @@ Form = Literal["boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", 
 
 @with_flags
 def cost(
-    named: Named,
-    flags: FactorFlags,
-    again: Again = False,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
+    named: Named, flags: FactorFlags, again: Again = False, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
     """Carry joules on from the boards to host, facility, money and carbon.
 
@@ -92,7 +88,7 @@ def form(
     """Write a result in a form that others ask for."""
     from wattdock.forms import FORMS, form_text
 
-    require_ending(output, FORMS[kind])
+    require_ending(output, "", FORMS[kind])
     laddered = flags.ladders()
     read = [flags.host_readings] if flags.host_readings else []
     with open_results(named, output_dir, output, read, again=again) as rows:

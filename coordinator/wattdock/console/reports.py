@@ -54,7 +54,7 @@ def report(
     """
     from wattdock.reports import write_report
 
-    require_ending(output, ".html", ".htm")
+    require_ending(output, "", ".html", ".htm")
     replaced = ", which replaced another page" if os.access(output, os.F_OK) else ""
     with open_results(named, output_dir, output, again=again) as rows:
         write_report(rows, output, title=title)
@@ -141,7 +141,7 @@ def audit(
     ],
     beside: Annotated[
         list[str] | None,
-        typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
+        typer.Option(metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
     ] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,

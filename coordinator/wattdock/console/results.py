@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.console.options import (
-    RESULTS,
-    Again,
-    Json,
-    Named,
-    OutputDir,
-    in_help,
-    open_results,
-    typed_again,
-)
+from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, in_help, open_results, typed_again
 from wattdock.errors import ConfigError
 from wattdock.output import say
 from wattdock.text import pluralize, shortest_unique_names
@@ -110,7 +101,7 @@ def export(
     if len(asked) != 1:
         raise ConfigError("give one of --csv FILE and --parquet FILE")
     [(kind, file)] = asked
-    require_ending(file, f".{kind}")
+    require_ending(file, "", f".{kind}")
     results = Row.table(select(output_dir, where, superseded=show_all, warn=_say_left_out))
     content = io.BytesIO()
     write = pyarrow.csv.write_csv if kind == "csv" else pyarrow.parquet.write_table

@@ -80,11 +80,8 @@ class _Selection:
             return self._named(config.gpus, usable, hidden)
         if unreadable:
             # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
-            raise PreflightError(
-                f"{unreadable[0]}: no answer",
-                f"name other GPUs with gpus; or {self._otherwise}",
-                cause=Cause.GPU_LOST,
-            )
+            remedy = f"name other GPUs with gpus; or {self._otherwise}"
+            raise PreflightError(f"{unreadable[0]}: no answer", remedy, cause=Cause.GPU_LOST)
         if not usable and config.gpus == "auto" and config.accelerator == "auto":
             return ()
         return self._best(usable, hidden)
@@ -169,7 +166,8 @@ class _Selection:
         # Each GPU holds its share of the weights.
         config = self.config
         share_bytes = (self.weight_bytes or 0) * config.section.replicas / config.gpus_asked / config.node_count
-        needed, free = max(self.config.min_free_bytes, share_bytes), gpu.vram_free_bytes
+        asked_gb = getattr(config.gpus, "min_free_gb", None) or 0.0
+        needed, free = max(asked_gb * 1e9, share_bytes), gpu.vram_free_bytes
         if free is not None and free < needed:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
         return None
