@@ -41,15 +41,15 @@ def list_(
     Failures are counted in the last line; --all, --json and a condition on their status list them.
     """
     from wattdock.console.views import show
-    from wattdock.store import TABLES, matching, names_column, select
+    from wattdock.store import TABLES, matching, select
 
     everything = select(output_dir, superseded=True, warn=_say_left_out)
-    found, current = (matching(everything, where, superseded=replaced) for replaced in (True, show_all))
+    found = matching(everything, where, superseded=True)
+    current = matching(found, where, superseded=show_all)
     if as_json:
         show(current[:limit], as_json=True)
         return
-    with_failed = show_all or names_column(where, "status", "error_cause")
-    rows = [row for row in current if with_failed or row.status != "failed"]
+    rows = matching(current, where, superseded=True, failed=show_all)
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]

@@ -7,7 +7,7 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import StoredResult, load_result, store_result
-from wattdock.store.query import matching, names_column, query, select
+from wattdock.store.query import matching, query, select
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, TABLES, Row
 
@@ -19,7 +19,6 @@ __all__ = [
     "find_results",
     "load_result",
     "matching",
-    "names_column",
     "query",
     "select",
     "store_result",
