@@ -117,7 +117,7 @@ test-all: environments ## Run all tests at once, so that some compute while othe
 	@$(BIN)/python -m compileall -q coordinator proto runners/common runners/*/*.py
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) $(ARGS)
 
-test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: about a minute
+test-quick: $(SETUP_DEV) ## Run the tests that start no engine, container or browser: minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow' $(ARGS)
 
 lint: $(SETUP_DEV) ## Check style and types

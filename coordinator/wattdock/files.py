@@ -342,6 +342,13 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def require_ending(output: Path, *endings: str) -> None:
+    """Raise a ConfigError unless a file to write ends so; with "" among the endings, it may have none."""
+    if output.suffix not in endings:
+        remedy = f"name such a file{'; `wattdock results export --csv` writes CSV' * (output.suffix == '.csv')}"
+        raise ConfigError(f"{output}: this is written as {' or '.join(filter(None, endings))}", remedy)
+
+
 def write_output(path: Path, content: bytes, flag: str) -> None:
     """Write a file that a person named with `flag`: whole or not at all; replaces what is there.
 

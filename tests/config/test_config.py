@@ -32,6 +32,10 @@ from wattdock.errors import Cause, ConfigError
         ("workload: {rate: 2}\n", "1: 'rate' 'rate_per_s'?"),
         ("gpus: 2\n", "1: gpus: auto, {count: N}, not 2"),
         ("gpus: all\n", "1: gpus: auto, {count: N}, not 'all'"),
+        ("gpus:\n", "1: gpus: auto, {count: N}, not None"),
+        ("gpus: [0, -1]\n", "1: gpus: -1 index UUID `wattdock gpus`"),
+        ("gpus: [1.5]\n", "1: gpus: 1.5 index UUID"),
+        ("measure: {command: 'a {x}', args: {x: [1]}}\n", "1: measure.args.x: takes one value, not [1]; `sweep:`"),
         ("workload: {batch_size: [1, 8]}\n", "1: workload.batch_size: [1, 8] `sweep:`"),
         ("workload: {restart: 2}\n", "1: 'restart' 'repeats.restarts'?"),
         ("pytorch:\n  dtype: float17\n", "2: pytorch.dtype 'float17'"),
@@ -147,6 +151,9 @@ def test_all_mistakes_of_a_file_are_told_at_once_a_line_for_each(tmp_path: Path)
         "4: gpus.cont: unknown key 'cont'; did you mean 'count'?",
         "1: worklod: unknown key 'worklod'; did you mean 'workload'?",
     ]
+    with pytest.raises(ConfigError) as caught:
+        load_study({"measure": {"command": "a {x}", "args": {"x": [1]}}}, {})
+    assert str(caught.value).count("\n") == 0
     file.write_text("".join(f"unknown_{number}: 1\n" for number in range(100)))
     with pytest.raises(ConfigError, match="and 80 more") as caught:
         load_study(file, {})

@@ -10,12 +10,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import raises
 from seams.fleet import options_of
 from study_schema import study_schema
 
 from wattdock.audit import left_to_do
 from wattdock.config import load_study
-from wattdock.errors import ConfigError
+from wattdock.errors import Cause, ConfigError
 from wattdock.fleet import jobs_of, process_choices
 from wattdock.study.tasks import tasks_of
 
@@ -60,6 +61,43 @@ def test_what_is_swept_in_a_backends_section_multiplies_that_backend_only(tmp_pa
     assert found.experiments[0].section.engine_args() == {}
     assert found.experiments[1].section.engine_args() == {"max_model_len": 512, "max_num_seqs": 4}
     assert found.notes == ()
+
+
+def test_experiments_of_swept_command_words_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    """An option names itself; a list of words is a command, a list of numbers is not, and nothing is ''."""
+    command = "measure: {command: [python, train.py, '{mode}']}"
+    found = study(tmp_path, f"defaults: {{{command}}}\nsweep: {{measure.args.mode: [--seed=1, -x, '', fast, -1]}}\n")
+    assert [each.name for each in found.experiments] == ["--seed=1", "-x", "mode=''", "mode=fast", "mode=-1"]
+    commands = "[[python, 'my file.py', --fsdp], python x.py]"
+    found = study(tmp_path, f"sweep: {{measure.command: {commands}, gpus: [[1], {{count: 1}}]}}\n")
+    assert [each.name for each in found.experiments] == [
+        *("command=python 'my file.py' --fsdp gpus=[1]", "command=python 'my file.py' --fsdp gpus=1"),
+        *("command=python x.py gpus=[1]", "command=python x.py gpus=1"),
+    ]
+
+
+def test_all_mistakes_of_a_study_are_told_at_once_each_in_one_line(tmp_path: Path) -> None:
+    """Of the sweep's points and of `experiments:`; what several experiments share is told once, and twenty at most."""
+    text = (
+        "defaults: {repeats: {restarts: 0}}\n"
+        "sweep:\n"
+        "  workload.batch_size: [1, 0, -3]\n"
+        "experiments:\n"
+        "- {workload: {batch: 1}}\n"
+    )
+    with raises(ConfigError) as refused:
+        study(tmp_path, text)
+    lines = {"1: repeats.restarts", "3: workload.batch_size", "5: workload.batch"}
+    told = [line.partition("x.yaml:")[2] for line in str(refused.value).splitlines()]
+    assert (len(told), {line[: line.index(": ", 3)] for line in told}) == (4, lines)
+    with raises(ConfigError) as refused:
+        study(tmp_path, f"sweep: {{workload.batch_size: {list(range(-24, 0))}}}\n")
+    assert len(str(refused.value).splitlines()) == 20
+    assert str(refused.value).endswith("(and 4 more)")
+    # A single mistake keeps its next step apart, for programs.
+    with raises(ConfigError, cause=Cause.UNKNOWN_SETTING) as refused:
+        study(tmp_path, "defaults: {workload: {batch: 1}}\nsweep: {workload.max_output_tokens: [1, 2]}\n")
+    assert refused.value.remedy == "did you mean 'batch_size'?"
 
 
 def test_an_experimental_backend_is_named_once(tmp_path: Path) -> None:

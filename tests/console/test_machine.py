@@ -61,6 +61,17 @@ def test_the_table_holds_every_gpu_within_eighty_columns(on: Called, monkeypatch
     assert "MIG slices" in done.stdout
 
 
+def test_a_plan_tells_what_speaks_against_splitting_a_model_over_its_gpus(on: Called) -> None:
+    """As the run would, once for all experiments; of one GPU nothing."""
+    gpus = (FakeGpu(uuid=FIRST), FakeGpu(uuid=SECOND, name="NVIDIA L4", numa_node=1))
+    words = ("plan", "--backend", "fake", "--model", "shape:tiny-llama", "--gpus")
+    lines = on(gpus, *words, "0,1").stdout.splitlines()
+    assert len([line for line in lines if "linked through a CPU (SYS)" in line]) == 1
+    assert len([line for line in lines if "of 2 models: NVIDIA H200, NVIDIA L4" in line]) == 1
+    alone = on(gpus, *words, "0")
+    assert (alone.returncode, "models" in alone.stdout) == (0, False), alone.stderr
+
+
 def test_a_power_profile_is_named_and_what_was_requested_but_is_not_in_force(on: Called) -> None:
     """A GPU at its default has no such line, nor has one that knows no profiles."""
     gpus = (

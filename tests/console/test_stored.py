@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -12,6 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from make.rows import split_document
 from make.stored import store_golden, stored
+
+from wattdock.errors import ExitCode
+from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -101,7 +105,7 @@ def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> No
     [
         ("report 2 -o x.html", 2, "type one of them: two-sizes-0123abcd (a study), "),
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
-        ("bundle create two-sizes -o missing/deep/b.tar", 2, "there is no folder missing/deep; make it"),
+        ("bundle create two-sizes -o missing/deep/b.tar", 7, "there is no folder missing/deep; make it"),
         ("results query SELEC", 2, "the query failed"),
     ],
 )
@@ -121,14 +125,19 @@ def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
     [
         # Links that lead in a circle, also where nothing is written.
         ("report two-sizes -o loop", "cannot write loop: Too many levels of symbolic links"),
-        ("plot pareto two-sizes -o loop", "loop: figures are written as"),
+        ("plot pareto two-sizes -o loop", "loop: this is written as .pdf or .svg or .png"),
         ("bundle create two-sizes -o loop/b.tar", "loop"),
         ("show loop", "loop"),
         ("compare two-sizes loop/x", "loop/x"),
         ("audit loop", "loop: Too many levels of symbolic links"),
         # The kind decides which files there are.
         ("plot tables two-sizes -o t.md", "KIND tables is not one of intervals, "),
-        ("plot table two-sizes -o t.csv", "name such a file with -o; `wattdock results export --csv` writes CSV"),
+        ("plot table two-sizes -o t.csv", "name such a file; `wattdock results export --csv` writes CSV"),
+        ("report two-sizes -o t.pdf", "t.pdf: this is written as .html or .htm"),
+        ("form boamps other -o t.md", "t.md: this is written as .json"),
+        ("form model-card other -o t.json", "t.json: this is written as .md"),
+        ("results export --csv t.parquet", "t.parquet: this is written as .csv"),
+        ("results export --parquet t.csv", "t.csv: this is written as .parquet"),
         ("plot table two-sizes -o missing/t.md", "there is no folder missing; make it, or choose another file with -o"),
         ("bundle create two-sizes -o /proc/b.tar", "wattdock: /proc/b.tar: "),
         ("audit two-sizes", "`wattdock show NAME --checks` has the audit of an own result"),
@@ -146,6 +155,25 @@ def test_a_mistaken_file_or_kind_is_one_line_that_helps(study: Called, words: st
     done = study(*words.split())
     assert (done.returncode in (2, 3, 7), done.stderr.count("\n")) == (True, 1), done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("place", ["missing", "file"])
+def test_a_file_in_no_folder_has_one_exit_code_whatever_writes_it(study: Called, place: str) -> None:
+    """Where the folder is missing or is a file."""
+    Path("file").touch()
+    for words in (
+        "report two-sizes -o PLACE/x.html",
+        "plot pareto two-sizes -o PLACE/x.svg",
+        "plot table two-sizes -o PLACE/x.md",
+        "form model-card other -o PLACE/x.md",
+        "results export --csv PLACE/x.csv",
+        "results export --parquet PLACE/x.parquet",
+        "bundle create two-sizes -o PLACE/x.tar",
+        "pair PLACE/x.pem",
+    ):
+        done = study(*words.replace("PLACE", place).split())
+        assert (done.returncode, done.stderr.count("\n")) == (ExitCode.STORE, 1), (words, done.stderr)
+        assert f"{place}/x." in done.stderr
 
 
 def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circle_of_links(called: Called) -> None:
@@ -181,6 +209,18 @@ def test_what_is_shown_of_a_bundle_ends_with_words_that_show_it_again(called: Ca
     assert called("show", *shlex.split(last.removeprefix("stored in "))).stdout == shown
     compared = json.loads(called("compare", "b c.tar", "b c.tar", "--json").stdout)
     assert compared["pairs"][0]["a"] == "b c.tar:vllm smollm2-135m-instruct closed 160"
+
+
+def test_several_bundles_studies_and_results_are_shown_in_one_table(study: Called) -> None:
+    """In the order typed, each result once."""
+    assert study("bundle", "create", "other", "-o", "other.tar").returncode == 0
+    assert study("bundle", "create", "two-sizes", "-o", "sizes.tar").returncode == 0
+    ids = {"other.tar": ["3"], "sizes.tar": ["1", "2"], "other": ["3"], "results": ["1", "2", "3"]}
+    for words in (("other.tar", "sizes.tar"), ("sizes.tar", "other.tar"), ("other", "sizes.tar"), ("other", "results")):
+        shown = study("show", *words, "--json")
+        expected = list(dict.fromkeys(number for word in words for number in ids[word]))
+        assert [result["experiment_id"][0] for result in json.loads(shown.stdout)] == expected, shown.stderr
+    assert "publishable" in study("show", "other.tar", "sizes.tar").stdout
 
 
 def spoil(folder: Path, kind: str) -> None:
@@ -286,6 +326,9 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     )
     assert called("results", "list", "--all").stdout.endswith("3 results\n")
     assert called("results", "list", "--all", "--where", "status = 'failed'").stdout.endswith("2 results\n")
+    for condition in ("status = 'failed'", "STATUS <> 'ok'", "error_cause IS NOT NULL"):
+        listed = called("results", "list", "--where", condition).stdout
+        assert (listed.count("  failed  "), listed.endswith("2 results\n")) == (2, True), listed
     assert len(json.loads(called("results", "list", "--json", "--limit", "1").stdout)) == 1
     sql = "SELECT name, error_cause FROM results WHERE name = 'asked'"
     [asked] = json.loads(called("results", "query", sql, "--json").stdout)
@@ -295,6 +338,19 @@ def test_results_are_listed_queried_and_exported(called: Called) -> None:
     assert joined["n"] > 0
     assert called("results", "export", "--csv", "all.csv").stdout == "3 results written to all.csv\n"
     assert len(Path("all.csv").read_text().splitlines()) == 4
+
+
+def test_whoever_reads_a_list_can_write_a_condition(study: Called) -> None:
+    """Each column's name for `--where` stands below, in the order of the headings."""
+    heading, *_, names, _ = study("results", "list").stdout.splitlines()
+    names = names.partition("): ")[2]
+    headings = [COLUMNS[name].heading for name in names.split(", ")]
+    assert re.sub(" +", " ", heading.strip()) == " ".join(headings)
+    for condition in ("batch_size > 0", "folder LIKE '%other-3'", f"study_id LIKE '%{STUDY[16:]}'", "name IS NOT NULL"):
+        assert study("results", "list", "--where", condition).stdout != "no result\n", condition
+    for words in (("list",), ("export", "--csv", "x.csv")):
+        refused = study("results", *words, "batch_size > 0")
+        assert (refused.returncode, "--where" in refused.stderr) == (ExitCode.CONFIG, True)
 
 
 def test_a_condition_on_an_unknown_column_is_refused_with_the_names_of_the_list(study: Called) -> None:
@@ -311,7 +367,7 @@ def test_a_list_has_on_each_line_the_name_that_commands_take(study: Called, monk
     wide = study("results", "list").stdout.splitlines()
     for columns in (80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        heading, *rows, left_out, count = study("results", "list").stdout.splitlines()
+        heading, *rows, left_out, _, count = study("results", "list").stdout.splitlines()
         assert max(map(len, [heading, *rows])) <= columns
         assert [row.split()[0] for row in rows] == [row.split()[0] for row in wide[1:5]]
         assert "J/output token" in heading

@@ -9,6 +9,7 @@ import fake_nvml
 import pytest
 from command import SMALL, Command, on_gpus
 from fake_nvml import FakeGpu, constant
+from host.lease_users import HOLD, start
 from unprivileged import give_to_user, user_home
 
 if TYPE_CHECKING:
@@ -75,7 +76,15 @@ def test_without_its_gpus_nothing_is_started_and_the_line_says_so(reader: Comman
     assert "NVIDIA H200" in done.stderr
     hidden, _ = reproduce(reader, {**on_gpus(reader, gpu(1)), "CUDA_VISIBLE_DEVICES": "7"})
     assert (hidden.returncode, hidden.stderr.count("\n")) == (3, 1)
-    assert "--accelerator is an option of `wattdock run`: unpack the bundle" in hidden.stderr
+    # The bundle was measured on a GPU, so that a CPU is no way out.
+    assert "measure where GPUs are free" in hidden.stderr
+    with start(reader.home / "leases", HOLD, str(reader.home / "leases"), "machine", "GPU-x") as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        leased, _ = reproduce(reader, on_gpus(reader, gpu(1)))
+        holder.kill()
+    assert leased.returncode == 3, leased.stderr
+    assert "--wait is an option of `wattdock run`: unpack the bundle" in leased.stderr
     content = bytearray((reader.folder / "b.tar").read_bytes())
     content[content.index(b"batch_size") + 12] ^= 1
     (reader.folder / "b.tar").write_bytes(content)

@@ -11,9 +11,13 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from command import SMALL, WATTDOCK
+import pytest
+from command import SMALL, WATTDOCK, one_line
+from make.stored import store_golden
 from steering import HOSTILE, steers
 from unprivileged import UID, give_to_user, run_as_user
+
+from wattdock.errors import ExitCode
 
 if TYPE_CHECKING:
     from command import Command
@@ -22,6 +26,16 @@ if TYPE_CHECKING:
 CODES = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]|\r")
 # A model that is known without a hub.
 MODEL = "llama-3.1-70b"
+# Every command that writes a file which a person names.
+WRITE = (
+    "report RESULT -o FOLDER/x.html",
+    "plot table RESULT -o FOLDER/x.md",
+    "form model-card RESULT -o FOLDER/x.md",
+    "results export --csv FOLDER/x.csv",
+    "results export --parquet FOLDER/x.parquet",
+    "bundle create RESULT -o FOLDER/x.tar",
+    "pair FOLDER/x.pem",
+)
 # Long enough for a machine that has other things to do.
 PATIENT_S = 240
 
@@ -97,6 +111,18 @@ def test_readers_that_leave_cost_no_exit_code_and_no_measurement(wattdock: Comma
     assert unread(wattdock, "run", *SMALL) == (-signal.SIGPIPE, None)
     [result] = wattdock.results()
     assert result["status"] == "ok"
+
+
+@pytest.mark.parametrize("folder", ["closed", "barred"])
+def test_a_file_that_cannot_be_written_has_one_exit_code_whatever_writes_it(wattdock: Command, folder: str) -> None:
+    """In a folder that others may read, or not even enter: code 7, one line, and all results as they were."""
+    [result] = store_golden(wattdock.folder / "results", "h200-pytorch-32")
+    (wattdock.folder / folder).mkdir(mode=0o555 if folder == "closed" else 0o700)
+    for words in WRITE:
+        done = wattdock(*words.replace("RESULT", result.name).replace("FOLDER", folder).split())
+        one_line(done, ExitCode.STORE, f"{folder}/x")
+    assert [path.name for path in (wattdock.folder / folder).iterdir()] == []
+    assert [path.name for path in (wattdock.folder / "results").iterdir()] == [result.name]
 
 
 def test_output_that_has_no_room_or_no_place_is_no_traceback(wattdock: Command) -> None:

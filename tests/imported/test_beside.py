@@ -111,10 +111,9 @@ def test_two_own_results_stand_above_rows_of_others(called: Called, others: Path
 @pytest.mark.parametrize(
     "words",
     [
-        ("form", "annex-xi", "own.tar", "-o", "own.tar"),
-        ("form", "annex-xi", "own.tar:vllm smollm2-135m-instruct closed 160", "-o", "./own.tar"),
-        ("form", "annex-xi", "own.tar", "--host-readings", "w.csv", "-o", "w.csv"),
-        ("report", "own.tar", "-o", "own.tar"),
+        ("form", "annex-xi", "own.tar", "-o", "link"),
+        ("form", "annex-xi", "own.tar:vllm smollm2-135m-instruct closed 160", "-o", "./link"),
+        ("form", "annex-xi", "own.tar", "--host-readings", "w.md", "-o", "w.md"),
         ("plot", "table", "own", "-o", "own/result.json"),
         ("plot", "pareto", "own.tar", "--beside", "x.svg", "-o", "x.svg"),
         ("report", "own.tar", "-o", "link"),
@@ -126,7 +125,7 @@ def test_no_command_replaces_what_it_reads(
     """One line; the file is whole."""
     monkeypatch.chdir(tmp_path)
     kept = {name: (SERVED if name == "own.tar" else others).read_bytes() for name in ("own.tar", *NAMES)}
-    kept["w.csv"] = b"time,watts\n1,700\n2,701\n3,700\n"
+    kept["w.md"] = b"time,watts\n1,700\n2,701\n3,700\n"
     for name, content in kept.items():
         Path(name).write_bytes(content)
     made(Path("own"))

@@ -24,7 +24,7 @@ from seams.launch import (
 )
 from seams.planning import _Host
 
-from wattdock.errors import Cause, ConfigError, PreflightError
+from wattdock.errors import Cause, ConfigError, PreflightError, StoreError
 from wattdock.host import GpuInventory
 from wattdock.launch.images import read_lock
 
@@ -164,7 +164,7 @@ def test_dockers_client_works_on_the_engine_that_runners_are_started_on(
 
 
 def test_of_several_registries_the_one_to_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock holds one digest."""
+    """A lock holds one digest; where its folder is missing, one line says so."""
     digests = (f"team/wattdock-x@{DIGEST}", f"localhost:5000/wattdock-x@{OTHER}")
     image = Image(Engine("unix:///x", "28.0"), "x", OTHER, digests[0], digests, {BASE_NAME_LABEL: "base:1"})
     monkeypatch.setattr(lock, "find_image", lambda *_, **__: image)
@@ -173,6 +173,8 @@ def test_of_several_registries_the_one_to_lock_is_named(tmp_path: Path, monkeypa
     for registry, count in ((None, 2), ("ghcr.io", 0)):
         with raises(PreflightError, f"{count} digests", "--registry"):
             lock_images(["x"], empty, registry=registry)
+    with raises(StoreError, "no/images.lock", cause=Cause.MISSING):
+        lock_images(["x"], read_lock(tmp_path / "no/images.lock"), registry="team")
 
 
 def test_a_build_cannot_reach_the_lock_nor_any_environment() -> None:

@@ -15,7 +15,7 @@ import pytest
 from refused import raises
 from seams import nodes as behind
 
-from wattdock.errors import Cause, ConfigError, PreflightError, RunnerError
+from wattdock.errors import Cause, ConfigError, PreflightError, RunnerError, StoreError
 from wattdock.nodes import Agent, Pairing
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_a_pairing_file_is_for_its_owner_alone_and_never_replaced(file: Path) ->
     """Mode 600 as it is made; one that others can read is refused, whoever made it so."""
     Pairing.make(file, 1)
     assert file.stat().st_mode & 0o777 == 0o600
-    with raises(ConfigError, str(file)):
+    with raises(StoreError, str(file)):
         Pairing.make(file, 1)
     for mode in (0o640, 0o604, 0o620):
         file.chmod(mode)

@@ -131,10 +131,30 @@ def test_a_gpu_that_does_not_answer_never_means_the_cpu() -> None:
         indices_of(lost)
     with raises(PreflightError, "GPU", cause=Cause.GPU_LOST):
         indices_of(GpuInventory((), unreadable=("GPU 0: GPU is lost",)))
-    with raises(PreflightError, "GPUs", "--gpus", "--accelerator", cause=Cause.NO_GPU):
+    with raises(PreflightError, "GPUs", "--accelerator cpu", cause=Cause.NO_GPU):
         indices_of(GpuInventory(()), gpus=[0])
     assert indices_of(lost, gpus=[1]) == [1]
     assert indices_of(lost, accelerator="cpu") == []
+
+
+@pytest.mark.parametrize(
+    ("inventory", "visible", "settings"),
+    [
+        (NONE, None, {}),
+        (NONE, None, {"gpus": [0]}),
+        (THREE, None, {"gpus": {"count": 4}}),
+        (THREE, "7,0", {}),
+        (GpuInventory((gpu(1),), unreadable=("GPU 0: GPU is lost",)), None, {}),
+    ],
+)
+def test_who_requires_a_gpu_is_not_sent_to_the_cpu(
+    inventory: GpuInventory, visible: str | None, settings: dict[str, Any]
+) -> None:
+    """As `--publishable` does: no figure of a CPU can be published."""
+    with pytest.raises(PreflightError) as refused:
+        indices_of(inventory, visible, accelerator="cuda", **settings)
+    assert "measure where GPUs are free" in str(refused.value)
+    assert "cpu" not in str(refused.value)
 
 
 def test_a_busy_gpu_is_refused_by_the_name_of_its_process_and_skipped_where_another_is_free() -> None:

@@ -171,10 +171,10 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-@pytest.mark.parametrize("name", ["b", ".b.tar", "no/b.tar"])
+@pytest.mark.parametrize("name", ["b", ".b.tar"])
 def test_a_name_that_no_bundle_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    """One file that ends in .tar, in a folder that is there."""
-    with raises(ConfigError, name.partition("/")[0]):
+    """One file that ends in .tar."""
+    with raises(ConfigError, name):
         bundled(stored(tmp_path / "results"), tmp_path / name)
 
 

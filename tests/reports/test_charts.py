@@ -278,8 +278,8 @@ def test_a_timeline_is_of_one_result(called: Called, gpu_study: Path) -> None:
     ("words", "said"),
     [
         (("pie", "-o", "f.pdf"), "KIND pie is not one of intervals, "),
-        (("pareto", "-o", "f.gif"), "f.gif: figures are written as .pdf, .svg, .png"),
-        (("table", "-o", "t.pdf"), "t.pdf: tables are written as .md, .tex"),
+        (("pareto", "-o", "f.gif"), "f.gif: this is written as .pdf or .svg or .png"),
+        (("table", "-o", "t.pdf"), "t.pdf: this is written as .md or .tex"),
         (("pareto", "-o", "f.pdf", "--width", "poster"), "--width poster is not one of column, page"),
     ],
 )

@@ -72,6 +72,20 @@ def share_of_differences(draws: Callable[[Draw], tuple[Sessions, Sessions]]) -> 
     return found / TRIALS
 
 
+def test_the_ratio_told_is_the_test_s_own_as_the_footnote_says() -> None:
+    """In turns the geometric mean of the restarts' ratios, over sessions that of means, else that of A and B."""
+    paired = only_test([arm("s", [1.0, 1.0, 4.0])], [arm("s", [2.0, 1.0, 2.0], "two")])
+    assert [paired.a, paired.b, paired.relative] == pytest.approx([2.0, 5 / 3, 0.0])
+    one, two = ([arm("s", [1.0]), arm("t", [3.0, 3.0, 3.0])], [arm("u", [2.0], "two"), arm("v", [2.0], "two")])
+    welch = only_test(one, two)
+    assert [welch.a, welch.b, welch.relative] == pytest.approx([2.5, 2.0, 0.0])
+    untested = only_test([arm("s", [1.0, 1.0, 4.0])], [arm("t", [2.0, 1.0, 2.0], "two")])
+    assert [untested.a, untested.b, untested.relative] == pytest.approx([2.0, 5 / 3, -1 / 6])
+    told = compare([arm("s", [1.0])], [arm("t", [2.0], "two")]).method
+    said = ["geometric mean of their restarts' ratios", "the means over sessions", "B and A as shown"]
+    assert [told.count(words) for words in said] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("restarts", [3, 5, 10])
 def test_arms_measured_in_turns_differ_falsely_in_5_of_100_cases(restarts: int) -> None:
     """A room that both share is in neither's favour, though it moves by as much as sessions differ."""

@@ -108,6 +108,7 @@ def test_views_hold_what_no_later_attempt_replaces(tmp_path: Path) -> None:
     spoiled = put(tmp_path, "e", restarts=True)
     (spoiled / "result.json").write_text('{"status": ')
     assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("dcb", "dcba")
+    assert (selected(tmp_path, "superseded"), selected(tmp_path, "name IS NOT NULL")) == ("a", "dcb")
     for view in ("results", "passes", *PARQUET):
         assert letters(query(tmp_path, f"SELECT DISTINCT folder FROM {view} ORDER BY 1")) == "bcd", view
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattdock.config.experiment import ExperimentConfig, model_mapping
-from wattdock.config.study import FleetSpec, Settings, StudyError, points
+from wattdock.config.study import FleetSpec, Settings, StudyError, mistakes_text, points
 from wattdock.config.workload import prompts_mapping
+from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_BACKEND: str = ExperimentConfig.model_fields["backend"].default
 # Settings that each name another model.
 MODEL_NAMES = {"id", "path", "shape"}
+# A swept value that says itself which option of a command it is, as in `--seed=1`.
+OPTION = re.compile(r"--?[A-Za-z]\S*")
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,14 @@ def _unique(
     """Return each different experiment once, the first of equals, and a line per duplicate."""
     unique: dict[str, ExperimentConfig] = {}
     by_name: dict[str, ExperimentConfig] = {}
+    mistakes: dict[str, ConfigError] = {}
     lines = []
     for candidate in candidates:
-        experiment = check(candidate)
+        try:
+            experiment = check(candidate)
+        except ConfigError as error:
+            mistakes.setdefault(str(error), error)
+            continue
         first = unique.setdefault(experiment.experiment_id, experiment)
         if first is not experiment:
             lines.append(
@@ -116,6 +126,9 @@ def _unique(
             raise StudyError(
                 f"name: two different experiments are called {experiment.name!r}", *place, remedy="rename one"
             )
+    if mistakes:
+        (mistake, *others), told = mistakes.values(), "\n".join(mistakes).split("\n")
+        raise ConfigError(mistakes_text(told), cause=mistake.cause) if others else mistake
     return tuple(unique.values()), lines
 
 
@@ -174,6 +187,8 @@ def _swept(written: StudyFile, sweep: Sequence[Point], flags: Settings, sections
         for name, value in applied.items():
             if name in sections and isinstance(value, dict):
                 words += [f"{key}={_value_name(setting)}" for key, setting in value.items()]
+            elif isinstance(value, str) and OPTION.fullmatch(value):
+                words.append(value)
             else:
                 last = name.rpartition(".")[2]
                 words.append(f"{last if lasts[last] == 1 else name}={_value_name(value)}")
@@ -191,4 +206,7 @@ def _with_its_section(settings: Settings, sections: set[str]) -> Settings:
 
 
 def _value_name(value: Any) -> str:
-    return " ".join(map(_value_name, value.values())) if isinstance(value, dict) else str(value)
+    # A command's words are told from one text as a shell tells them.
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)
+    return " ".join(map(_value_name, value.values())) if isinstance(value, dict) else str(value) or "''"

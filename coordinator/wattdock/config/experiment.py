@@ -353,11 +353,6 @@ class ExperimentConfig(StrictSettings):
         return self.command.work.unit if self.command else "output tokens"
 
     @property
-    def min_free_bytes(self) -> float:
-        """Free VRAM that each GPU must have at least."""
-        return (self.gpus.min_free_gb or 0) * 1e9 if isinstance(self.gpus, GpuCount) else 0.0
-
-    @property
     def prompts(self) -> PromptSpec:
         """The workload's prompts with their source decided."""
         spec = self.workload.prompts

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from wattdock.config.expand import Study, expand, nested, override
 from wattdock.config.experiment import ExperimentConfig
 from wattdock.config.sections import section_class
-from wattdock.config.study import Settings, StudyError, StudyFile, is_study, shortened
+from wattdock.config.study import Settings, StudyError, StudyFile, is_study, mistakes_text, shortened
 from wattdock.config.yaml_lines import Location, read_yaml
 from wattdock.errors import Cause, ConfigError
 from wattdock.files import require_text
@@ -46,8 +46,6 @@ WITHOUT_ENGINE = {
 ALIKE = 0.7
 # As difflib's ratio: engines have arguments that resemble declared ones, such as `data_parallel_size_local`.
 MISSPELT = 0.88
-# How many mistakes of a file are told at once.
-MOST_MISTAKES = 20
 
 
 class SourceLocations:
@@ -226,26 +224,25 @@ def _config_error(
     errors: list[ErrorDetails], root: Location, places: SourceLocations, prefixes: tuple[Location, ...] = ((),)
 ) -> ConfigError:
     """Return one error about all mistakes, a line for each setting; its remedy and cause are the last one's."""
-    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case.
+    # Pydantic puts the branches of a union into a location, by type name; every key of ours is lower case and no type.
     meant: dict[Location, ErrorDetails] = {}
     for error in errors:
-        parts = (part for part in error["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower()))
+        keys = (part for part in error["loc"] if part not in ("str", "int", "float", "bool"))
+        parts = (part for part in keys if isinstance(part, int) or (part.isidentifier() and part.islower()))
         meant.setdefault((*root, *parts), error)
     # A person meant the branch that validated furthest.
     deepest = [each for each in meant if not any(other[: len(each)] == each != other for other in meant)]
     lines: list[str] = []
-    for location in deepest[:MOST_MISTAKES]:
+    for location in deepest:
         where = places.of(location, prefixes)
         if location and not where.startswith("--"):
             where += f": {'.'.join(map(str, location))}"
         what, remedy = _mistake(meant[location], location)
         lines.append(f"{where}: {what}{f'; {remedy}' if remedy else ''}")
-    if hidden := deepest[MOST_MISTAKES:]:
-        lines[-1] += f" (and {len(hidden)} more)"
     cause = Cause.UNKNOWN_SETTING if meant[deepest[-1]]["type"] == "extra_forbidden" else Cause.INVALID_VALUE
     # A single mistake has its remedy apart.
     return (
-        ConfigError("\n".join(lines), cause=cause)
+        ConfigError(mistakes_text(lines), cause=cause)
         if lines[1:]
         else ConfigError(f"{where}: {what}", remedy, cause=cause)
     )

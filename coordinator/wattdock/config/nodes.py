@@ -27,8 +27,11 @@ class GpuCount(StrictSettings):
 
 
 def _in_a_form_of_gpus(value: Any) -> Any:
-    if isinstance(value, int) or (isinstance(value, str) and value != "auto"):
+    if isinstance(value, int | float | None) or (isinstance(value, str) and value != "auto"):
         raise ValueError(f"write auto, a list of indices or UUIDs, or {{count: N}}, not {value!r}")
+    for name in value if isinstance(value, list) else ():
+        if not isinstance(name, str) and (type(name) is not int or name < 0):
+            raise ValueError(f"{name!r} is no GPU; name GPUs by index or UUID, as `wattdock gpus` lists them")
     return value
 
 

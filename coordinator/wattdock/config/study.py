@@ -17,7 +17,7 @@ from wattdock.config.workload import Seed
 from wattdock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 Settings = dict[str, Any]
 # Value by dotted setting.
@@ -29,6 +29,8 @@ STUDY_MARKS = {"experiments", "sweep", "defaults"}
 ZIP = "zip"
 # Most experiments of a sweep, which a plan lists in seconds, and most dots in a setting's name.
 MAX_POINTS, MAX_DEPTH = 20_000, 10
+# How many mistakes of a file are told at once.
+MOST_MISTAKES = 20
 
 
 def _option(text: str) -> str:
@@ -149,6 +151,13 @@ def _listed(name: str, values: Any) -> list[Any]:
     if isinstance(values, list) and values:
         return values
     raise StudyError(f"{name}: {shortened(values)} is not a list of values", "sweep", name, remedy="write [1, 2]")
+
+
+def mistakes_text(lines: Iterable[str]) -> str:
+    """Return mistakes as an error tells them: each once, a line for each."""
+    once = list(dict.fromkeys(lines))
+    more = f" (and {len(once) - MOST_MISTAKES} more)" if once[MOST_MISTAKES:] else ""
+    return "\n".join(once[:MOST_MISTAKES]) + more
 
 
 def shortened(value: Any) -> str:

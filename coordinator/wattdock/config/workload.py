@@ -23,11 +23,7 @@ Instant = Annotated[
 # Prompts of a pass that only time ends, in batches: from the least to the most, as far as so many tokens reach (64 MB).
 LEAST_BATCHES, MOST_BATCHES, MOST_PROMPT_TOKENS = 32, 256, 1 << 24
 # Which kinds of arrival have a setting.
-ARRIVAL_KEYS = {
-    "rate_per_s": ("poisson", "gamma"),
-    "burstiness": ("gamma",),
-    "trace_speed": ("trace",),
-}
+ARRIVAL_KEYS = {"rate_per_s": ("poisson", "gamma"), "burstiness": ("gamma",), "trace_speed": ("trace",)}
 # What a runner itself gives to a chat template, and the parameters of transformers' `apply_chat_template`.
 OWN_TEMPLATE_KWARGS = {
     *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations", "documents"),

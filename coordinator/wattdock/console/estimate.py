@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Model = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME."),
+    str, typer.Argument(help="A known model, OWNER/NAME on the Hugging Face hub, ./FOLDER, or shape:NAME.")
 ]
 Gpus = Annotated[
     list[str] | None,
@@ -24,19 +23,13 @@ Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel
 Pipeline = Annotated[
     int | None, typer.Option("--pp", min=1, help="Pipeline parallelism: stages that the layers are divided into.")
 ]
-PerNode = Annotated[
-    int | None,
-    typer.Option("--gpus-per-node", min=1, help="How many GPUs a node has.  [default: this machine's, or 8]"),
-]
+PerNode = Annotated[int | None, typer.Option(min=1, help="How many GPUs a node has.  [default: this machine's, or 8]")]
 Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Requests in flight.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each request, prompt and output together.")]
 Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", help="Precision of the weights: auto (the checkpoint's), bfloat16, float32, fp8, mxfp4, …."
-    ),
+    str, typer.Option(help="Precision of the weights: auto (the checkpoint's), bfloat16, float32, fp8, mxfp4, ….")
 ]
-Backend = Annotated[str, typer.Option("--backend", help="Backend whose memory use is estimated.")]
+Backend = Annotated[str, typer.Option(help="Backend whose memory use is estimated.")]
 
 USUAL_PER_NODE = 8
 

@@ -65,6 +65,8 @@ def usage_line(error: Any) -> str:
     elif hasattr(error, "possibilities"):
         [near] = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE) or [None]
         message = error.message + ("" if near else _instead(error.option_name, error.ctx))
+    elif "extra argument" in message and any(param.name == "where" for param in error.ctx.command.params):
+        message += ". a condition is written --where CONDITION"
     sentences = [
         re.sub("^[A-Z](?=[a-z])", lambda letter: letter[0].lower(), part) for part in message.rstrip(".").split(". ")
     ]

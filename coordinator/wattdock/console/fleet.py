@@ -136,7 +136,6 @@ def status(name: Name, output_dir: OutputDir = RESULTS, as_json: Json = False) -
 
     A task waits, runs, is done, or has ended unfinished.
     """
-
     show(_found(name, output_dir).states(), as_json=as_json)
 
 

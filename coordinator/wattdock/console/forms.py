@@ -10,7 +10,7 @@ import typer
 from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, flag, open_results, with_flags
 from wattdock.console.views import show
 from wattdock.errors import ConfigError
-from wattdock.files import write_output
+from wattdock.files import require_ending, write_output
 from wattdock.output import say
 from wattdock.text import listed
 
@@ -61,11 +61,7 @@ Form = Literal["boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", 
 
 @with_flags
 def cost(
-    named: Named,
-    flags: FactorFlags,
-    again: Again = False,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
+    named: Named, flags: FactorFlags, again: Again = False, output_dir: OutputDir = RESULTS, as_json: Json = False
 ) -> None:
     """Carry joules on from the boards to host, facility, money and carbon.
 
@@ -90,8 +86,9 @@ def form(
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write a result in a form that others ask for."""
-    from wattdock.forms import form_text
+    from wattdock.forms import FORMS, form_text
 
+    require_ending(output, "", FORMS[kind])
     laddered = flags.ladders()
     read = [flags.host_readings] if flags.host_readings else []
     with open_results(named, output_dir, output, read, again=again) as rows:

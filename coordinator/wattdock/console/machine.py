@@ -40,11 +40,7 @@ def gpus(as_json: Json = False) -> None:
 
 @with_flags
 def doctor(
-    flags: SettingFlags,
-    file: File = None,
-    output_dir: OutputDir = RESULTS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    flags: SettingFlags, file: File = None, output_dir: OutputDir = RESULTS, as_json: Json = False, quiet: Quiet = False
 ) -> None:
     """Check whether a measurement here would be sound.
 

@@ -1,6 +1,7 @@
 """`wattdock report`, `plot`, `compare`, `scaling` and `audit`."""
 
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -12,7 +13,7 @@ from wattdock.console.exits import fail
 from wattdock.console.options import RESULTS, RESULTS_HELP, Again, Json, Named, OutputDir, open_results, parse_fraction
 from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode
-from wattdock.files import real_path
+from wattdock.files import real_path, require_ending
 from wattdock.output import say
 from wattdock.text import pluralize
 
@@ -53,7 +54,8 @@ def report(
     """
     from wattdock.reports import write_report
 
-    replaced = ", which replaced another page" if output.exists() else ""
+    require_ending(output, "", ".html", ".htm")
+    replaced = ", which replaced another page" if os.access(output, os.F_OK) else ""
     with open_results(named, output_dir, output, again=again) as rows:
         write_report(rows, output, title=title)
     say(f"{pluralize(len(rows), 'result')} in {output} ({size_text(output.stat().st_size)}){replaced}")
@@ -139,7 +141,7 @@ def audit(
     ],
     beside: Annotated[
         list[str] | None,
-        typer.Option("--beside", metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
+        typer.Option(metavar="RESULTS", help="Own results to show in the same table; may be repeated."),
     ] = None,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,

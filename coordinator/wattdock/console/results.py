@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattdock.console.options import (
-    RESULTS,
-    RESULTS_HELP,
-    Again,
-    Json,
-    OutputDir,
-    in_help,
-    open_results,
-    typed_again,
-)
+from wattdock.console.options import RESULTS, Again, Json, Named, OutputDir, in_help, open_results, typed_again
 from wattdock.errors import ConfigError
 from wattdock.output import say
 from wattdock.text import pluralize, shortest_unique_names
@@ -47,18 +38,18 @@ def list_(
 ) -> None:
     """List stored results, the latest first.
 
-    Failures are counted in the last line; --all and --json list them.
+    Failures are counted in the last line; --all, --json and a condition on their status list them.
     """
     from wattdock.console.views import show
     from wattdock.store import TABLES, matching, select
 
     everything = select(output_dir, superseded=True, warn=_say_left_out)
     found = matching(everything, where, superseded=True)
-    current = [row for row in found if show_all or not row.superseded]
+    current = matching(found, where, superseded=show_all)
     if as_json:
         show(current[:limit], as_json=True)
         return
-    rows = [row for row in current if show_all or row.status != "failed"]
+    rows = matching(current, where, superseded=True, failed=show_all)
     left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
@@ -103,24 +94,24 @@ def export(
     import pyarrow.csv
     import pyarrow.parquet
 
-    from wattdock.files import write_output
+    from wattdock.files import require_ending, write_output
     from wattdock.store import Row, select
 
-    if (csv is None) == (parquet is None):
+    asked = [(kind, file) for kind, file in (("csv", csv), ("parquet", parquet)) if file]
+    if len(asked) != 1:
         raise ConfigError("give one of --csv FILE and --parquet FILE")
+    [(kind, file)] = asked
+    require_ending(file, "", f".{kind}")
     results = Row.table(select(output_dir, where, superseded=show_all, warn=_say_left_out))
     content = io.BytesIO()
-    if csv:
-        pyarrow.csv.write_csv(results, content)
-        write_output(csv, content.getvalue(), "--csv")
-    elif parquet:
-        pyarrow.parquet.write_table(results, content)
-        write_output(parquet, content.getvalue(), "--parquet")
-    say(f"{pluralize(results.num_rows, 'result')} written to {csv or parquet}")
+    write = pyarrow.csv.write_csv if kind == "csv" else pyarrow.parquet.write_table
+    write(results, content)
+    write_output(file, content.getvalue(), f"--{kind}")
+    say(f"{pluralize(results.num_rows, 'result')} written to {file}")
 
 
 def show(
-    named: Annotated[str, typer.Argument(metavar="RESULT", help=RESULTS_HELP)],
+    named: Named,
     checks: Annotated[bool, typer.Option("--checks", help="Show every check behind the verdict.")] = False,
     again: Again = False,
     output_dir: OutputDir = RESULTS,
@@ -129,7 +120,7 @@ def show(
     """Show stored results, or analyse them again as this version of wattdock does."""
     from wattdock.console.views import show as print_object
 
-    with open_results([named], output_dir, again=again) as results:
+    with open_results(named, output_dir, again=again) as results:
         print_object(results, as_json=as_json, checks=checks, more=typed_again("--checks"))
 
 

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
     from wattdock.forms.rungs import Ladder
 
-# Each is written by `written()` of the file here of that name.
-FORMS = ("boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi")
+# Each is written by `written()` of the file here of that name; how names of its files end.
+FORMS = dict.fromkeys(("boamps", "llm-d", "ml-energy"), ".json")
+FORMS |= dict.fromkeys(("ai-energy-score", "model-card", "annex-xi"), ".md")
 OF_REQUESTS = ("llm-d", "ml-energy", "ai-energy-score")
 
 

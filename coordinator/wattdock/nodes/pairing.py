@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from wattdock.errors import Cause, ConfigError, os_errors_as
+from wattdock.errors import Cause, ConfigError, StoreError, os_errors_as
 from wattdock.opening import open_regular, read_bounded
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class Pairing:
         """Write a new pairing file, which is valid for some hours.
 
         Raises:
-            ConfigError: There is a file already, or it cannot be written.
+            StoreError: There is a file already, or it cannot be written.
         """
         pairing = cls.new(hours)
-        with os_errors_as(ConfigError, str(path), "name a new file in a folder of your own"):
+        with os_errors_as(StoreError, f"cannot write {path}", "name a new file in a folder of your own"):
             descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=FILE_MODE)
         with os.fdopen(descriptor, "wb") as file:
             file.write(pairing.pem)

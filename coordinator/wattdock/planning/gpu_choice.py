@@ -73,18 +73,15 @@ class _Selection:
             # No list of none, as of a scheduler's job without GPUs; so the CPU was not meant.
             raise PreflightError(
                 f"CUDA_VISIBLE_DEVICES={self.visible} shows none of the GPUs here: {_listed(self.inventory.gpus)}",
-                "unset it, or name each of those once; or use --accelerator cpu",
+                f"unset it, or name each of those once; or {self._otherwise}",
                 cause=Cause.NO_GPU,
             )
         if isinstance(config.gpus, list):
             return self._named(config.gpus, usable, hidden)
         if unreadable:
             # Silently running on the CPU, or on a neighbour, would measure something else than was meant.
-            raise PreflightError(
-                f"{unreadable[0]}: no answer",
-                "name other GPUs with gpus, or set accelerator: cpu",
-                cause=Cause.GPU_LOST,
-            )
+            remedy = f"name other GPUs with gpus; or {self._otherwise}"
+            raise PreflightError(f"{unreadable[0]}: no answer", remedy, cause=Cause.GPU_LOST)
         if not usable and config.gpus == "auto" and config.accelerator == "auto":
             return ()
         return self._best(usable, hidden)
@@ -101,7 +98,7 @@ class _Selection:
             found = next((gpu for gpu in usable if name in (gpu.index, gpu.uuid)), None)
             if found is None:
                 here = f"GPUs here: {_listed(usable)}{hidden}"
-                advice = here if usable else f"{here}; leave out --gpus, or use --accelerator cpu"
+                advice = here if usable else f"{here}; {self._otherwise}"
                 raise PreflightError(f"there is no GPU {name!r}", advice, cause=Cause.NO_GPU)
             gpus.append(found)
         if len({gpu.uuid for gpu in gpus}) < len(gpus):
@@ -138,9 +135,15 @@ class _Selection:
         reasons = f" ({'; '.join(obstacles.values())})" if obstacles else ""
         raise PreflightError(
             f"{pluralize(count, 'GPU')} needed, free GPUs here: {free}{hidden}{reasons}",
-            f"{'ask for fewer; ' if count > 1 else ''}for speed alone, use --accelerator cpu{self._waiting(usable)}",
+            f"{'ask for fewer; or ' if count > 1 else ''}{self._otherwise}{self._waiting(usable)}",
             cause=Cause.GPU_BUSY,
         )
+
+    @property
+    def _otherwise(self) -> str:
+        """What helps without these GPUs; the CPU does not where GPUs are required, as for publication."""
+        on_cpu = "for speed alone, use --accelerator cpu instead of GPUs"
+        return "measure where GPUs are free" if self.config.accelerator == "cuda" else on_cpu
 
     def _waiting(self, gpus: Iterable[Gpu]) -> str:
         is_leased = any(gpu.uuid in self.leases for gpu in gpus)
@@ -163,7 +166,8 @@ class _Selection:
         # Each GPU holds its share of the weights.
         config = self.config
         share_bytes = (self.weight_bytes or 0) * config.section.replicas / config.gpus_asked / config.node_count
-        needed, free = max(self.config.min_free_bytes, share_bytes), gpu.vram_free_bytes
+        asked_gb = getattr(config.gpus, "min_free_gb", None) or 0.0
+        needed, free = max(asked_gb * 1e9, share_bytes), gpu.vram_free_bytes
         if free is not None and free < needed:
             return f"{free / 1e9:.1f} GB free, at least {needed / 1e9:.1f} GB needed"
         return None

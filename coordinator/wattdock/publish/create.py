@@ -117,7 +117,7 @@ def create_bundle(
                 f"{out.name!r} cannot be a bundle's name", f"use letters, digits, . _ - and end it in {TAR}"
             )
         if not out.absolute().parent.is_dir():
-            raise ConfigError(f"{out}: there is no folder {out.parent}", "make it, or choose another --output")
+            raise StoreError(f"{out}: there is no folder {out.parent}", "make it, or choose another --output")
         if out.exists():
             raise StoreError(f"{out} exists, and bundles are never overwritten", "choose another name with --output")
         identifying = _identifying_files(gathered.files)

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 # Largest fall of a score that does not matter, unless another is given.
 SCORE_MARGIN = 0.02
 METHOD = (
-    "A and B: sums over all restarts ÷ sums. Experiments of one study are measured in turns: paired t-test on the "
-    "logarithms of their restarts' ratios. Else sessions (runs of a study) are the units: Welch's t-test. 95 % "
-    "intervals of B / A − 1, each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. Of joules "
-    "on different boards they hold what the budgets hold beyond restarts and room, of different lists of prompts their "
-    "draw. They are of these machines, not of other GPUs or prompts, and leave out the sensors' gain."
+    "A and B: sums over all restarts ÷ sums. B / A: of experiments of one study, measured in turns, the geometric mean "
+    "of their restarts' ratios (paired t-test on the logarithms); else of sessions (runs of a study) the ratio of the "
+    "means over sessions (Welch's t-test); without a test the ratio of B and A as shown. 95 % intervals of B / A − 1, "
+    "each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. Of joules on different boards they "
+    "hold what the budgets hold beyond restarts and room, of different lists of prompts their draw. They are of these "
+    "machines, not of other GPUs or prompts, and leave out the sensors' gain."
 )
 AS_DECLARED = f", sessions taken to differ by {statistics.BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"

@@ -41,7 +41,7 @@ class Test(Outcome):
     Attributes:
         a, b: Each side's figure; None where a side lacks the quantity.
         restarts, sessions: How many of each side.
-        relative: B ÷ A − 1.
+        relative: B ÷ A − 1, by the test's own estimate of the ratio where there is one, else of `a` and `b`.
         declared: What equivalence is judged by where both sides have one session.
         p_holm: Adjusted for all tests of this quantity.
         differs: Whether a difference is shown; None where nothing was tested.

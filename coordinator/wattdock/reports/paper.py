@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from wattdock.errors import ConfigError
-from wattdock.files import write_output
+from wattdock.files import require_ending, write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
@@ -86,10 +85,7 @@ def draw(
         StoreError: The file cannot be written.
     """
     points = points_of(rows)
-    what, formats = ("tables", list(FORMS)) if kind == "table" else ("figures", FORMATS)
-    if file.suffix not in formats:
-        remedy = "; `wattdock results export --csv` writes CSV" if file.suffix == ".csv" else ""
-        raise ConfigError(f"{file}: {what} are written as {', '.join(formats)}", f"name such a file with -o{remedy}")
+    require_ending(file, *(FORMS if kind == "table" else FORMATS))
     note = ""
     if kind == "table" and not beside:
         # A file of text is shown on a terminal as often as not.

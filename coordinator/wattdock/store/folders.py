@@ -122,7 +122,8 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
     Raises:
         StoreError: It could not be written there; it was put under the temporary folder, or printed, instead.
     """
-    name = folder_name(result)
+    started = datetime.fromisoformat(result.started_utc)
+    name = f"{started:%Y%m%dT%H%M%S}-{result.config.backend}-{result.experiment_id[:8]}"
     # A coordinator that was killed may have stored the result before noting it in the journal. A failure before the
     # first new span has the spans of the interrupted result that it followed; it is another result.
     for folder in sorted(output_dir.glob(f"{name}*")) if result.spans else ():
@@ -144,12 +145,6 @@ def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log:
             f"cannot write the result to {output_dir}: {error.strerror or error}; it is {place}",
             "make room and move it, or choose another folder with --output-dir",
         ) from error
-
-
-def folder_name(result: ExperimentResult) -> str:
-    """Return "<UTC time>-<backend>-<first 8 digits of the experiment id>"."""
-    started = datetime.fromisoformat(result.started_utc)
-    return f"{started:%Y%m%dT%H%M%S}-{result.config.backend}-{result.experiment_id[:8]}"
 
 
 def load_result(folder: Path) -> ExperimentResult:

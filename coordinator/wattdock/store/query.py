@@ -7,6 +7,7 @@ restarts' Parquet files), each without results that a later attempt of the same 
 from __future__ import annotations
 
 import glob
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,19 +38,21 @@ ENGINE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False) -> list[Row]:
+def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False, failed: bool = True) -> list[Row]:
     """Return the rows that a condition holds for.
 
     Args:
         where: On the table's columns, in SQL; None lets all through.
-        superseded: Also return what a later attempt of the same study replaces.
+        superseded: Also return what a later attempt of the same study replaces, as where the condition names this.
+        failed: Also return failures, as where the condition names their status or cause.
 
     Raises:
         ConfigError: The condition is wrong.
     """
     import duckdb
 
-    folders = {row.folder for row in rows}
+    folders, named = {row.folder for row in rows}, {*re.findall(r"\w+", (where or "").lower())}
+    superseded, failed = superseded or "superseded" in named, failed or bool(named & {"status", "error_cause"})
     if where is not None:
         # A comment in it ends with its line.
         sql = f"SELECT folder FROM results WHERE ({where}\n)"
@@ -59,7 +62,8 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
             names = f"columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'` shows all"
             remedy = names if isinstance(error, duckdb.BinderException) else None
             raise ConfigError(f"where: {' '.join(str(error).split())}", remedy) from error
-    return [row for row in rows if row.folder in folders and (superseded or not row.superseded)]
+    wanted = (row for row in rows if row.folder in folders and (superseded or not row.superseded))
+    return [row for row in wanted if failed or row.status != "failed"]
 
 
 def select(

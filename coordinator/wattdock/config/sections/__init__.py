@@ -205,14 +205,10 @@ class TensorPipelineSection(BackendSection):
     # The two sizes of a split, as the section calls them.
     size_names: ClassVar[tuple[str, str]] = ("tp_size", "pp_size")
 
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        tensor, pipeline = (getattr(self, name) for name in self.size_names)
-        return tensor, pipeline
-
     def split(self, gpus: int) -> Split:  # noqa: ARG002
         """Return tensor and pipeline parallelism, or replicas."""
-        return Split(*self._sizes, self.replicas)
+        tensor, pipeline = (getattr(self, name) for name in self.size_names)
+        return Split(tensor, pipeline, self.replicas)
 
 
 class ReplicableSection(BackendSection):

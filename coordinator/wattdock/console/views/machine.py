@@ -79,8 +79,8 @@ def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
         gpu.name.removeprefix("NVIDIA "),
         f"{_gb(gpu.vram_used_bytes)}/{_gb(gpu.vram_total_bytes)}",
         NOTHING if busy is None else f"{busy:.0f}%",
-        _watts(now.power_w if now else None),
-        _watts(gpu.power_limit_w),
+        number(now.power_w if now else None, ",.0f"),
+        number(gpu.power_limit_w, ",.0f"),
         number(now.temperature_c if now else None, ".0f"),
         number(now.sm_clock_mhz if now else None, ".0f"),
         " ".join(name if on else f"{name}?" for name, on in modes.items() if on or on is None),
@@ -89,10 +89,6 @@ def _cells(gpu: Gpu, host: GpuInventory) -> tuple[str, ...]:
 
 def _gb(count: float | None) -> str:
     return number(None if count is None else count / BYTES_PER_GB, ".1f")
-
-
-def _watts(value: float | None) -> str:
-    return number(value, ",.0f")
 
 
 def check_view(check: Check) -> View:

@@ -46,7 +46,8 @@ def plan_view(
     """
     ready = [decision for decision in checked if not isinstance(decision, WattdockError)]
     memory = [decision.memory for decision in ready if decision.memory]
-    yield from (*notes, *dict.fromkeys((*(decision.decisions for decision in ready), *memory)))
+    decided = (line for decision in ready for line in (decision.decisions, *decision.warnings))
+    yield from (*notes, *dict.fromkeys((*decided, *memory)))
     rows = []
     for number, at in ((number, at) for number, group in enumerate(forecast.groups, 1) for at in group):
         config, decision = experiments[at], checked[at]

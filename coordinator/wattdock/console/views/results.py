@@ -14,14 +14,7 @@ from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import (
-    STATUSES,
-    boards_text,
-    cut_text,
-    no_joules_text,
-    power_profile_text,
-    quantity_text,
-)
+from wattdock.reports.wording import STATUSES, boards_text, cut_text, no_joules_text, power_profile_text, quantity_text
 from wattdock.store import COLUMNS, TABLES
 from wattdock.text import amount, listed, pluralize, singular
 

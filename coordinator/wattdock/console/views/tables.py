@@ -58,6 +58,7 @@ def rows_view(rows: Sequence[Row], *, columns: Sequence[str], names: Mapping[str
     known = [name for name in columns if any(getattr(row, name) is not None for row in rows)]
     cells = [[names.get(cell, cell) for cell in row_cells(row, known).values()] for row in rows[:MOST_ROWS]]
     yield Listing([COLUMNS[name].heading for name in known], cells)
+    yield f"in --where (folder and study_id are longer there: LIKE '%NAME'): {', '.join(known)}"
     yield from _more(len(rows))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
-from wattdock.files import expanded, write_whole
+from wattdock.files import expanded, write_output
 from wattdock.host import folders
 from wattdock.launch.engine import find_image
 from wattdock.launch.images.build import DOCKER, local_name, pull
@@ -174,11 +174,12 @@ def read_lock(path: Path | None = None) -> ImagesLock:
 
 
 def write_lock(path: Path, images: Mapping[str, LockedImage]) -> None:
-    """Write the file, whole or not at all; images in the order of their names."""
+    """Write the file as `write_output` does, images in the order of their names."""
     import yaml
 
     content = _File(images=dict(sorted(images.items()))).model_dump()
-    write_whole(path, (HEADER + yaml.safe_dump(content, sort_keys=False, width=FOLD_WIDTH)).encode())
+    text = HEADER + yaml.safe_dump(content, sort_keys=False, width=FOLD_WIDTH)
+    write_output(path, text.encode(), "WATTDOCK_IMAGES_LOCK")
 
 
 def lock_images(names: Sequence[str], lock: ImagesLock, *, registry: str | None) -> dict[str, LockedImage]:
@@ -189,6 +190,7 @@ def lock_images(names: Sequence[str], lock: ImagesLock, *, registry: str | None)
 
     Raises:
         PreflightError: No engine answers, or an image is not there or does not say what it was built from.
+        StoreError: The lock cannot be written.
     """
     locked = {}
     for name in names:
