@@ -11,6 +11,7 @@ Source: RFC 8259, sections 6 and 8.2; ProtoJSON writes such numbers in the same 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import math
 import re
@@ -150,7 +151,8 @@ def listed(texts: Sequence[str], most: int = MOST_LISTED, *, between: str = ", "
 def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
     """Return texts whole, or, where one is long, cut around the first place where they differ.
 
-    Texts that differ only later than others are cut there, so that the excerpts of different texts differ.
+    Texts that differ only later than others are cut there, and texts that look alike even so end in their digests, so
+    that the excerpts of different texts differ.
     """
     if max(map(len, texts), default=0) <= LONG:
         return list(texts)
@@ -162,6 +164,12 @@ def excerpts_at_difference(texts: Sequence[str]) -> list[str]:
     for excerpt in set(excerpts):
         if len(same := [text for text in found if found[text] == excerpt]) > 1:
             found |= zip(same, excerpts_at_difference(same), strict=True)
+    times = Counter(found.values())
+    found |= {
+        text: f"{excerpt[:90]}… #{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"
+        for text, excerpt in found.items()
+        if times[excerpt] > 1
+    }
     return [found[text] for text in texts]
 
 
