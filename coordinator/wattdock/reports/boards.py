@@ -8,8 +8,8 @@ Boards measured in one session share its room; of boards in several sessions, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
-from statistics import stdev
+from math import hypot, inf, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
@@ -20,7 +20,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from wattdock.analysis import ExperimentResult
+    from wattdock.analysis import Budget, ExperimentResult
     from wattdock.reports.sessions import SessionOf, Sessions
     from wattdock.store import StoredResult
 
@@ -37,7 +37,7 @@ class Pool:
         by_board: Restarts by board and session.
         boards: The boards' figures, which weigh alike; a board's is the mean over its sessions.
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
-        these_boards: Interval of the mean, for more `units` on these boards only; None with one on each.
+        these_boards: Interval of the mean of these boards' figures; None with one unit on each.
         unit: What the work is counted in, in the plural.
         units: "sessions" where a board has several, else "restarts".
         between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled;
@@ -55,19 +55,32 @@ class Pool:
     within: float | None
 
     @classmethod
-    def of(cls, label: str, by_board: dict[str, Sessions], unit: str = "output tokens") -> Pool:
-        """Return the pool of two boards or more."""
+    def of(
+        cls,
+        label: str,
+        by_board: dict[str, Sessions],
+        unit: str = "output tokens",
+        budgets: Sequence[Sequence[Budget]] = (),
+    ) -> Pool:
+        """Return the pool of two boards or more; what each board's `budgets` hold beyond restarts, boards share."""
         of_sessions = [session_values(sessions) for sessions in by_board.values()]
         several = max(map(len, of_sessions)) > 1
         repeats = of_sessions if several else [pooled(sessions) for sessions in by_board.values()]
         boards = statistics.Restarts.of_values([values.value for values in of_sessions])
-        sizes = list(map(len, repeats))
-        freedom = sum(sizes) - len(sizes)
         within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
+        every = [budget for of_board in budgets for budget in of_board]
+        known = fmean([hypot(budget.unshown, budget.part(budget.PROMPTS)) for budget in every] or [0.0])
+        over = _interval(boards.value, boards.relative_error, len(boards) - 1, known)
         if within is not None:
+            sizes = list(map(len, repeats))
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
-            these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
-        over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
+            errors = [(error, float(sum(sizes) - len(sizes)))]
+            # Sessions show their rooms and the scatter of blocks; restarts show neither.
+            if every and not several:
+                room = fmean(budget.part(budget.ROOM) for budget in every)
+                known = hypot(known, room / sqrt(len({name for sessions in by_board.values() for name in sessions})))
+                errors.append(_of_restarts(budgets))
+            these = _interval(boards.value, *max(errors), known)
         units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
         return cls(label, by_board, boards, over, these, unit, units, stdev(boards.values), within)
 
@@ -82,7 +95,7 @@ class Pool:
         return self.boards.value
 
     def __str__(self) -> str:
-        these = f", {self.these_boards:.4g} for more {self.units} on these boards" if self.these_boards else ""
+        these = f", {self.these_boards:.4g} for these boards" if self.these_boards else ""
         spread = f"standard deviation between boards {self.between / self.mean:.2%}"
         spread += "" if self.within is None else f", of {self.units} on one {self.within / self.mean:.2%}"
         restarts = sum(len(pooled(sessions)) for sessions in self.by_board.values())
@@ -113,8 +126,27 @@ def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) 
         by_board = {board: sessions for board, sessions in by_board.items() if sessions}
         if len(by_board) > 1:
             config = next(iter(of_key.values()))[0].result.config
-            found[key] = Pool.of(config.label, by_board, config.unit)
+            budgets = [[row.result.budget for row in of_key[board] if row.result.budget] for board in by_board]
+            found[key] = Pool.of(config.label, by_board, config.unit, budgets)
     return found
+
+
+def _of_restarts(budgets: Sequence[Sequence[Budget]]) -> tuple[float, float]:
+    """Return the error of the mean over boards by what scatters between restarts and within, and its freedom."""
+    parts = [
+        (entry.standard_uncertainty / len(of_board) / len(budgets), entry.degrees_of_freedom or inf)
+        for of_board in budgets
+        for budget in of_board
+        if (entry := budget.entry(budget.RESTARTS))
+    ]
+    error = hypot(*(part for part, _ in parts))
+    return error, statistics.effective_freedom(error, parts)
+
+
+def _interval(value: float, error: float, freedom: float, known: float) -> statistics.Interval:
+    """Return the 95 % interval of a value whose logarithm has this error, beside what is `known` exactly."""
+    error, freedom = statistics.with_known(error, freedom, known)
+    return statistics.Interval.around(value, statistics.t_factor(freedom) * error)
 
 
 def over_boards(
