@@ -2,7 +2,7 @@
 
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import ROOM_C, Budget, Entry, budget
+from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, ROOM_C, Budget, Entry, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
@@ -42,6 +42,7 @@ from wattdock.analysis.statistics import (
     difference,
     holm,
     paired_difference,
+    pooled_deviation,
     t_factor,
 )
 from wattdock.analysis.verdict import QUESTIONS
@@ -49,6 +50,8 @@ from wattdock.analysis.windows import WINDOWS, is_long_enough
 from wattdock.analysis.work import work as work_done
 
 __all__ = [
+    "BOARDS",
+    "BOARDS_FOUND",
     "CONFIDENCE",
     "CONTEXT",
     "DIFFERENT_GPUS",
@@ -116,6 +119,7 @@ __all__ = [
     "paired_difference",
     "performance",
     "phases",
+    "pooled_deviation",
     "procedure",
     "quantiles",
     "required_conditions",

@@ -35,12 +35,12 @@ ROOM_C = 1.5
 # Excess of J/token at the start, the time constant of its decay, and what is left at least. Source: passes of 20 s on
 # H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
-# Standard deviation between boards of one model; told, never part of the interval. Pooled from eight H100s (1.2 %), and
-# from two H200s in two studies (4.8 %, where their memories drew 122 and 160 W, and 1.1 %).
-BOARDS = 0.02
+# Standard deviation between boards of one model; told, never part of the interval. Pooled from all comparisons of the
+# same work on several boards in docs/measurements/data/boards.csv; no one figure describes both loads.
+BOARDS = 0.026
 BOARDS_FOUND = (
-    "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
-    "9 degrees of freedom"
+    "all comparisons of H200s and of H100s pooled, 17 degrees of freedom: 1.2 % near the power limit, 4.9 % well below "
+    "it, at 8 in flight"
 )
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
 WITHIN_CHANCE = 0.9973
