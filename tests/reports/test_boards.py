@@ -36,7 +36,7 @@ def pooled() -> Pool:
 
 
 def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_these_boards(stats: Any) -> None:
-    """Student's t on three means, and the pooled spread of eight restarts on five degrees of freedom, on logarithms."""
+    """Student's t on three means; the spreads of each board's restarts, with Welch's degrees of freedom."""
     pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
     assert pool.mean == pytest.approx(fmean(means))
     over = stats.t.interval(0.95, 2, 0, stats.sem(means) / fmean(means))
@@ -46,9 +46,11 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
     assert pool.within is not None
     assert pool.within == pytest.approx(within)
     assert pool.between == pytest.approx(stdev(means))
-    error = within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3
+    parts = [(stdev(np.log(values)) ** 2 / len(values) / 9, len(values) - 1) for values in RESTARTS.values()]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / of_part for part, of_part in parts)
     assert pool.these_boards is not None
-    these = stats.t.interval(0.95, 5, 0, error / fmean(means))
+    these = stats.t.interval(0.95, freedom, 0, variance**0.5)
     assert list(pool.these_boards) == pytest.approx(list(fmean(means) * np.exp(these)))
     assert pool.over_boards.high - pool.mean > 50 * (pool.these_boards.high - pool.mean)
 
@@ -90,7 +92,7 @@ def measured_boards(random: Any, count: int, sessions: str, scatter: float) -> t
             of_board.append(budget(restarts))
             by_board[str(board)][session] = Restarts.of_values(of_board[-1].per_restart)
         budgets.append(of_board)
-    return Pool.of("x", by_board, "output tokens", budgets), float(truths.mean())
+    return Pool.of("x", by_board, budgets), float(truths.mean())
 
 
 @pytest.mark.parametrize("scatter", [0.001, 0.01])
@@ -131,7 +133,7 @@ def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> Non
 
 def test_one_restart_on_each_board_says_nothing_of_the_spread_within() -> None:
     """And so there is no interval for these boards alone."""
-    pool = Pool.of("x", {name: {"s": Restarts.of_values([value])} for name, value in (("a", 1.0), ("b", 1.1))})
+    [pool] = pools(studied(board, "s", [joules]) for board, joules in (("a", 1.0), ("b", 1.1))).values()
     assert (pool.within, pool.these_boards) == (None, None)
     assert "2 boards, 2 restarts, 1 session: " in str(pool)
     assert "for boards of the model in this session; standard deviation between boards" in str(pool)

@@ -9,7 +9,7 @@ from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed_processes
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
-from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check
@@ -22,9 +22,9 @@ from wattdock.analysis.performance import (
     performance,
     quantiles,
     serving,
+    since_arrival_s,
     token_disagreements,
     tpot_s,
-    ttft_s,
     undrained,
 )
 from wattdock.analysis.phases import Bins, MeteredWork, Work, costs, phases, rounds_of
@@ -97,7 +97,6 @@ __all__ = [
     "Work",
     "budget",
     "by_restart",
-    "combined_timing_j",
     "compute",
     "costs",
     "cross_check",
@@ -125,10 +124,10 @@ __all__ = [
     "required_conditions",
     "rounds_of",
     "serving",
+    "since_arrival_s",
     "t_factor",
     "token_disagreements",
     "tpot_s",
-    "ttft_s",
     "undrained",
     "window_of",
     "work_done",

@@ -59,8 +59,8 @@ class Pool:
         cls,
         label: str,
         by_board: dict[str, Sessions],
+        budgets: Sequence[Sequence[Budget]],
         unit: str = "output tokens",
-        budgets: Sequence[Sequence[Budget]] = (),
     ) -> Pool:
         """Return the pool of two boards or more; what each board's `budgets` hold beyond restarts, boards share."""
         of_sessions = [session_values(sessions) for sessions in by_board.values()]
@@ -68,19 +68,25 @@ class Pool:
         repeats = of_sessions if several else [pooled(sessions) for sessions in by_board.values()]
         boards = statistics.Restarts.of_values([values.value for values in of_sessions])
         within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
-        every = [budget for of_board in budgets for budget in of_board]
-        known = fmean([hypot(budget.unshown, budget.part(budget.PROMPTS)) for budget in every] or [0.0])
+        known = fmean(hypot(each.unshown, each.part(each.PROMPTS)) for of_board in budgets for each in of_board)
         over = _interval(boards.value, boards.relative_error, len(boards) - 1, known)
-        if within is not None:
+        if within is not None and several:
             sizes = list(map(len, repeats))
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
-            errors = [(error, float(sum(sizes) - len(sizes)))]
+            these = _interval(boards.value, error, sum(sizes) - len(sizes), known)
+        elif within is not None:
             # Sessions show their rooms and the scatter of blocks; restarts show neither.
-            if every and not several:
-                room = fmean(budget.part(budget.ROOM) for budget in every)
-                known = hypot(known, room / sqrt(len({name for sessions in by_board.values() for name in sessions})))
-                errors.append(_of_restarts(budgets))
-            these = _interval(boards.value, *max(errors), known)
+            room = fmean(each.part(each.ROOM) for of_board in budgets for each in of_board)
+            rooms = len({name for sessions in by_board.values() for name in sessions})
+            parts = [
+                (entry.standard_uncertainty / len(of_board) / len(boards), entry.degrees_of_freedom or inf)
+                for of_board in budgets
+                for each in of_board
+                if (entry := each.entry(each.RESTARTS))
+            ]
+            error = hypot(*(part for part, _ in parts))
+            freedom = statistics.effective_freedom(error, parts)
+            these = _interval(boards.value, error, freedom, hypot(known, room / sqrt(rooms)))
         units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
         return cls(label, by_board, boards, over, these, unit, units, stdev(boards.values), within)
 
@@ -127,20 +133,8 @@ def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) 
         if len(by_board) > 1:
             config = next(iter(of_key.values()))[0].result.config
             budgets = [[row.result.budget for row in of_key[board] if row.result.budget] for board in by_board]
-            found[key] = Pool.of(config.label, by_board, config.unit, budgets)
+            found[key] = Pool.of(config.label, by_board, budgets, config.unit)
     return found
-
-
-def _of_restarts(budgets: Sequence[Sequence[Budget]]) -> tuple[float, float]:
-    """Return the error of the mean over boards by what scatters between restarts and within, and its freedom."""
-    parts = [
-        (entry.standard_uncertainty / len(of_board) / len(budgets), entry.degrees_of_freedom or inf)
-        for of_board in budgets
-        for budget in of_board
-        if (entry := budget.entry(budget.RESTARTS))
-    ]
-    error = hypot(*(part for part, _ in parts))
-    return error, statistics.effective_freedom(error, parts)
 
 
 def _interval(value: float, error: float, freedom: float, known: float) -> statistics.Interval:
