@@ -217,10 +217,7 @@ def paired_difference(pairs: Sequence[tuple[float, float]], *, known: float = 0.
 
 
 def effective_freedom(error: float, parts: Iterable[tuple[float, float]]) -> float:
-    """Return the degrees of freedom of a standard error, infinite where all its parts are known exactly.
-
-    Args:
-        parts: The parts of finite degrees of freedom, with these; other parts of `error` are known exactly.
+    """Return the degrees of freedom of a standard error: of `parts` with theirs, and others that are known exactly.
 
     Source: Welch, Biometrika 34 (1947) 28; Satterthwaite, Biometrics Bulletin 2 (1946) 110.
     """
