@@ -337,7 +337,7 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
     parts = [(entry.standard_uncertainty, entry.degrees_of_freedom) for entry in entries if entry.degrees_of_freedom]
     freedom = effective_freedom(uncertainty, parts)
     # Another entry raises the degrees of freedom, and must not make an interval narrower than what is known from few.
-    expanded = max(part * t_factor(min(of_part, 1e6)) for part, of_part in (*parts, (uncertainty, freedom)))
+    expanded = max(part * t_factor(of_part) for part, of_part in (*parts, (uncertainty, freedom)))
     return Budget(
         **found,
         standard_uncertainty=uncertainty,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.joules import NORMAL95, Joules
-from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor
+from wattdock.analysis.joules import Joules
+from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor, with_known
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -212,8 +212,8 @@ def half_width(scores: Floats, energy_j: Floats, timing: float) -> float:
     more_j = np.repeat(energy_j.mean(axis=1, keepdims=True), 2, axis=1)
     scores, energy_j = _with_two(scores), np.hstack([energy_j, more_j])
     variance, freedom = _two_way(energy_j / energy_j.sum() - scores / scores.sum())
-    total = variance + timing**2
-    return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else NORMAL95 * timing
+    error, freedom = with_known(sqrt(variance), freedom, timing)
+    return t_factor(freedom) * error
 
 
 def _with_two(scores: Floats) -> Floats:
