@@ -92,7 +92,7 @@ def measured_boards(random: Any, count: int, sessions: str, scatter: float) -> t
             of_board.append(budget(restarts))
             by_board[str(board)][session] = Restarts.of_values(of_board[-1].per_restart)
         budgets.append(of_board)
-    return Pool.of("x", by_board, budgets), float(truths.mean())
+    return Pool.of("x", by_board, budgets, "output tokens"), float(truths.mean())
 
 
 @pytest.mark.parametrize("scatter", [0.001, 0.01])
@@ -138,6 +138,15 @@ def test_one_restart_on_each_board_says_nothing_of_the_spread_within() -> None:
     assert "2 boards, 2 restarts, 1 session: " in str(pool)
     assert "for boards of the model in this session; standard deviation between boards" in str(pool)
     assert "on one" not in str(pool)
+
+
+def test_boards_without_budgets_are_pooled_by_their_restarts(stats: Any) -> None:
+    """As versions before the budget stored them: the pooled spread of eight restarts, five degrees of freedom."""
+    [pool] = pools(on(board, values, budget=None) for board, values in RESTARTS.items()).values()
+    assert pool.within is not None
+    assert pool.these_boards is not None
+    error = pool.within * (1 / 3 + 1 / 2 + 1 / 3) ** 0.5 / 3 / pool.mean
+    assert list(pool.these_boards) == pytest.approx(list(pool.mean * np.exp(stats.t.interval(0.95, 5, 0, error))))
 
 
 def studied(board: str, study: str, restarts: Sequence[float], **changes: object) -> StoredResult:

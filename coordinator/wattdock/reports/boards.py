@@ -35,6 +35,7 @@ class Pool:
 
     Attributes:
         by_board: Restarts by board and session.
+        sessions: The sessions that boards were measured in.
         boards: The boards' figures, which weigh alike; a board's is the mean over its sessions.
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
         these_boards: Interval of the mean of these boards' figures; None with one unit on each.
@@ -46,6 +47,7 @@ class Pool:
 
     label: str
     by_board: dict[str, Sessions]
+    sessions: set[str]
     boards: statistics.Restarts
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
@@ -55,29 +57,24 @@ class Pool:
     within: float | None
 
     @classmethod
-    def of(
-        cls,
-        label: str,
-        by_board: dict[str, Sessions],
-        budgets: Sequence[Sequence[Budget]],
-        unit: str = "output tokens",
-    ) -> Pool:
+    def of(cls, label: str, by_board: dict[str, Sessions], budgets: Sequence[Sequence[Budget]], unit: str) -> Pool:
         """Return the pool of two boards or more; what each board's `budgets` hold beyond restarts, boards share."""
+        names = {name for sessions in by_board.values() for name in sessions}
         of_sessions = [session_values(sessions) for sessions in by_board.values()]
         several = max(map(len, of_sessions)) > 1
         repeats = of_sessions if several else [pooled(sessions) for sessions in by_board.values()]
         boards = statistics.Restarts.of_values([values.value for values in of_sessions])
         within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
-        known = fmean(hypot(each.unshown, each.part(each.PROMPTS)) for of_board in budgets for each in of_board)
+        every = [budget for of_board in budgets for budget in of_board]
+        known = fmean([hypot(each.unshown, each.part(each.PROMPTS)) for each in every] or [0.0])
         over = _interval(boards.value, boards.relative_error, len(boards) - 1, known)
-        if within is not None and several:
+        if within is not None and (several or not all(budgets)):
             sizes = list(map(len, repeats))
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
             these = _interval(boards.value, error, sum(sizes) - len(sizes), known)
         elif within is not None:
             # Sessions show their rooms and the scatter of blocks; restarts show neither.
-            room = fmean(each.part(each.ROOM) for of_board in budgets for each in of_board)
-            rooms = len({name for sessions in by_board.values() for name in sessions})
+            room = fmean(each.part(each.ROOM) for each in every)
             parts = [
                 (entry.standard_uncertainty / len(of_board) / len(boards), entry.degrees_of_freedom or inf)
                 for of_board in budgets
@@ -86,14 +83,9 @@ class Pool:
             ]
             error = hypot(*(part for part, _ in parts))
             freedom = statistics.effective_freedom(error, parts)
-            these = _interval(boards.value, error, freedom, hypot(known, room / sqrt(rooms)))
+            these = _interval(boards.value, error, freedom, hypot(known, room / sqrt(len(names))))
         units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
-        return cls(label, by_board, boards, over, these, unit, units, stdev(boards.values), within)
-
-    @property
-    def sessions(self) -> set[str]:
-        """The sessions that boards were measured in."""
-        return {name for sessions in self.by_board.values() for name in sessions}
+        return cls(label, by_board, names, boards, over, these, unit, units, stdev(boards.values), within)
 
     @property
     def mean(self) -> float:
