@@ -136,6 +136,30 @@ def test_worlds_that_are_told_and_worlds_that_are_not(
     assert found[2] <= worst, found
 
 
+@pytest.mark.parametrize(("settles_s", "held"), [(15, (0.6, 0.9)), (30, (0.1, 0.4)), (75, (0, 0.02)), (150, (0, 0.02))])
+def test_a_drift_just_too_small_to_be_seen_is_covered_only_where_it_soon_ends(
+    settles_s: float, held: tuple[float, float]
+) -> None:
+    """Nine tenths of the least drift that chance does not make: most pass, and few intervals hold the long run."""
+    blocks_s = np.arange(1, WINDOW_S, BLOCK_S) - WINDOW_S / 2
+    excess = np.exp(-(blocks_s + WINDOW_S / 2) / settles_s)
+    noise = 0.006 / sqrt(BLOCK_S)
+    unseen = t_factor(RESTARTS * (len(excess) - 2), 0.9973) * noise / sqrt(RESTARTS * float(blocks_s @ blocks_s))
+    course = 1 + 0.9 * unseen * excess / abs(float(blocks_s @ excess) / float(blocks_s @ blocks_s))
+    holds, passes = 0, 0
+    for seed in range(SEEDS):
+        random = np.random.default_rng(seed)
+        scatter = [random.normal(0, 0.001) + random.normal(0, noise, len(course)) for _ in range(RESTARTS)]
+        found = budget([[window(course * (1 + noises))] for noises in scatter])
+        assert found.interval
+        assert found.drift_per_min is not None
+        assert found.drift_chance_per_min is not None
+        holds += found.interval.low <= 1 <= found.interval.high
+        passes += abs(found.drift_per_min) <= found.drift_chance_per_min
+    assert held[0] <= holds / SEEDS <= held[1], holds
+    assert passes >= 0.6 * SEEDS
+
+
 @pytest.mark.parametrize("kinds", [(), (PROMPTS, SECONDS)])
 @pytest.mark.parametrize("blocks", [3, 5, 20])
 def test_steady_windows_are_seldom_said_to_drift_however_short_they_are(blocks: int, kinds: tuple[str, ...]) -> None:

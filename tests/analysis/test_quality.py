@@ -50,6 +50,13 @@ def test_what_the_meter_does_not_know_widens_the_interval() -> None:
     assert metered == pytest.approx(np.hypot(alone, 1.96 * 0.2), rel=0.02)
 
 
+def test_what_the_meter_does_not_know_never_narrows_the_interval() -> None:
+    """Of three restarts that differ by 5 %, it raises the degrees of freedom from 2 on; t falls, and ± must not."""
+    scores, energy_j = np.ones((3, 4000)), np.array([[0.95], [1.0], [1.05]]) * np.ones(4000)
+    halves = [half_width(scores, energy_j, timing) for timing in np.linspace(0, 0.1, 41).tolist()]
+    assert (np.diff(halves) >= 0).all()
+
+
 def asked(scores: Floats, answers: str = "a", version: str = "1", room: float = 0.0) -> Quality:
     """Return answers of one task, of which a share of `room` was cut and wrong."""
     items, score = len(scores), float(scores.mean())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from make.records import experiment, measured, request, stepped_power, timeline
-from seams.analysis import Joules, combined_timing_j, measured_energy, phases
+from seams.analysis import Joules, measured_energy, phases
 
 from wattdock.records import RestartRecord
 
@@ -45,8 +45,9 @@ def test_passes_that_each_begin_with_a_burst_are_off_together() -> None:
 def test_uncertainties_of_spans_add_up_and_one_unknown_makes_the_whole_unknown() -> None:
     """Twice 3 J are 6 J, not 4.2."""
     joules = Joules(100.0, {GPU: 100.0}, timing_j=3.0)
-    assert combined_timing_j([joules, joules]) == 6.0
-    assert combined_timing_j([joules, Joules(None, {GPU: None}, reason="lost")]) is None
+    assert Joules.of_all([joules, joules]) == Joules(200.0, {GPU: 200.0}, timing_j=6.0)
+    unknown = Joules(None, {GPU: None}, reason="lost")
+    assert Joules.of_all([joules, unknown]) == unknown
 
 
 def test_the_interval_of_a_phase_does_not_go_below_zero() -> None:

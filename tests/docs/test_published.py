@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from itertools import combinations
+from math import expm1, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from seams.analysis import BOARDS, BOARDS_FOUND, pooled_deviation
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -151,3 +155,33 @@ def test_kept_figures_of_two_precisions_follow_from_their_records(called: Called
         ends = ", ".join(f"{end:.2f}" for end in asked["interval"])
         costs = f"{asked['energy_per_correct_j']:.2f} [{ends}]"
         assert f"| {asked['score']:.3f} ± {asked['score_error']:.3f} | {costs} |" in page
+
+
+def test_what_is_said_of_other_boards_follows_from_all_comparisons() -> None:
+    """The figures stand on their pages, and pool to the budget's constant and to what each page says."""
+    pages = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    works: dict[tuple[str, str, str], list[float]] = {}
+    with (DOCS / "measurements/data/boards.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            joules = row["energy_per_output_token_j"]
+            works.setdefault((row["load"], row["gpu"], row["work"]), []).append(log(float(joules)))
+            # Of the H100s the page has the range of all restarts, and by how much boards differ.
+            assert (joules if row["gpu"] == "H200" else "Boards differ by 1.4 %") in pages[
+                f"measurements/{row['page']}"
+            ]
+    assert pooled_deviation(list(works.values())) == pytest.approx(BOARDS, abs=0.0005)
+    assert f"{sum(map(len, works.values())) - len(works)} degrees of freedom" in BOARDS_FOUND
+    deviations, ranges = [], []
+    for load in ("near the power limit", "below it"):
+        of_load = [logs for (at, _, _), logs in works.items() if at == load]
+        h200s = [logs for (at, gpu, _), logs in works.items() if (at, gpu) == (load, "H200")]
+        apart = [-expm1(-abs(a - b)) * 100 for logs in h200s for a, b in combinations(logs, 2)]
+        deviations.append(f"{(pooled_deviation(of_load) or 0) * 100:.1f} %")
+        ranges.append(f"{min(apart):.1f} to {max(apart):.1f} %")
+    for name in ("method.md", "methodology.md", "decisions/budget.md", "measurements/h200-vllm.md"):
+        assert [figure for figure in deviations if figure not in pages[name]] == []
+    assert [figure for figure in deviations if figure not in BOARDS_FOUND] == []
+    assert [figure for figure in ranges if figure not in pages["how-to/publish.md"]] == []
+    whole = [f"{float(figure.removesuffix(' %')):.0f} %" for figure in deviations]
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"other boards ({whole[0]} near the power limit, {whole[1]} far below)" in readme

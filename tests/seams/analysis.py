@@ -2,14 +2,14 @@
 
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import ROOM_C, Budget, Entry, budget
+from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, ROOM_C, Budget, Entry, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
 from wattdock.analysis.goodput import NO_INSTANTS, Goodput, goodput
 from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed_processes
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
-from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules, combined_timing_j
+from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check
@@ -22,9 +22,9 @@ from wattdock.analysis.performance import (
     performance,
     quantiles,
     serving,
+    since_arrival_s,
     token_disagreements,
     tpot_s,
-    ttft_s,
     undrained,
 )
 from wattdock.analysis.phases import Bins, MeteredWork, Work, costs, phases, rounds_of
@@ -42,6 +42,7 @@ from wattdock.analysis.statistics import (
     difference,
     holm,
     paired_difference,
+    pooled_deviation,
     t_factor,
 )
 from wattdock.analysis.verdict import QUESTIONS
@@ -49,6 +50,8 @@ from wattdock.analysis.windows import WINDOWS, is_long_enough
 from wattdock.analysis.work import work as work_done
 
 __all__ = [
+    "BOARDS",
+    "BOARDS_FOUND",
     "CONFIDENCE",
     "CONTEXT",
     "DIFFERENT_GPUS",
@@ -94,7 +97,6 @@ __all__ = [
     "Work",
     "budget",
     "by_restart",
-    "combined_timing_j",
     "compute",
     "costs",
     "cross_check",
@@ -116,15 +118,16 @@ __all__ = [
     "paired_difference",
     "performance",
     "phases",
+    "pooled_deviation",
     "procedure",
     "quantiles",
     "required_conditions",
     "rounds_of",
     "serving",
+    "since_arrival_s",
     "t_factor",
     "token_disagreements",
     "tpot_s",
-    "ttft_s",
     "undrained",
     "window_of",
     "work_done",

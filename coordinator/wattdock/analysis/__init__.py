@@ -7,11 +7,13 @@ beside the computation.
 """
 
 from wattdock.analysis import conditions, statistics, windows
+from wattdock.analysis.budget import Budget
 from wattdock.analysis.result import ExperimentResult, StudyFacts, analyse
 from wattdock.analysis.verdict import Audit, Check, Question
 
 __all__ = [
     "Audit",
+    "Budget",
     "Check",
     "ExperimentResult",
     "Question",

@@ -49,17 +49,13 @@ def measured_budget(measured: Measured) -> Budget | None:
     whole = measured.config.command is not None and measured.windows.headline == "drained"
     runs = list(restarts.values())
     prompts = measured.config.prompts
-    is_list = prompts.count is None and _is_whole(sent)
+    # A list that each window went through whole is the declared work, and no draw of it.
+    is_list = prompts.count is None and all(len(each) < MOST_DISTINCT * each.total() for each in sent)
     # Random prompts of one length with answers of one length are the same work.
     is_one_work = prompts.source == "synthetic" and len(lengths) == 1 and None not in next(iter(lengths))
     alike = 1.0 if measured.config.command or is_list or is_one_work else _alike(sent)
     found = budget(runs, boards=len(measured.used), whole=whole, alike=alike) if restarts else None
     return found and found.model_copy(update={"unit": measured.config.unit})
-
-
-def _is_whole(sent: Sequence[Counter[int]]) -> bool:
-    """Whether each window went through the whole list of prompts, which then is the declared work and no draw of it."""
-    return all(len(prompts) < MOST_DISTINCT * prompts.total() for prompts in sent)
 
 
 def _alike(sent: Sequence[Counter[int]]) -> float:

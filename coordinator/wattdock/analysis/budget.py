@@ -6,14 +6,14 @@ corrected by a common fit over all blocks, warmth by what other boards showed; w
 
 from __future__ import annotations
 
-from math import exp, hypot, sqrt
+from math import exp, hypot, isfinite, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field
 
 from wattdock.analysis.block_fit import LEAST_BLOCKS, TEMPERATURE_COEFFICIENT, Fit, Window, fitted, slopes_of
-from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, t_factor
+from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, effective_freedom, t_factor
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -35,12 +35,12 @@ ROOM_C = 1.5
 # Excess of J/token at the start, the time constant of its decay, and what is left at least. Source: passes of 20 s on
 # H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
-# Standard deviation between boards of one model; told, never part of the interval. Pooled from eight H100s (1.2 %), and
-# from two H200s in two studies (4.8 %, where their memories drew 122 and 160 W, and 1.1 %).
-BOARDS = 0.02
+# Standard deviation between boards of one model; told, never part of the interval. Pooled from all comparisons of the
+# same work on several boards in docs/measurements/data/boards.csv; no one figure describes both loads.
+BOARDS = 0.026
 BOARDS_FOUND = (
-    "eight H100s had a standard deviation of 1.2 %, two H200s differed by 6.6 %, in another study by 1.5 %; "
-    "9 degrees of freedom"
+    "all comparisons of H200s and of H100s pooled, 17 degrees of freedom: 1.2 % near the power limit, 4.9 % well below "
+    "it, at 8 in flight"
 )
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
 WITHIN_CHANCE = 0.9973
@@ -100,6 +100,8 @@ class Budget(Stored):
         drift_chance_per_min: Largest change that chance makes.
     """
 
+    # The entry of what scatters between restarts.
+    RESTARTS: ClassVar = "restarts"
     # The entry that the audit reads.
     MIX: ClassVar = "mix of work"
     # The entry that all results of one session share.
@@ -141,17 +143,20 @@ class Budget(Stored):
         Each result fitted its own slopes of mix and temperature; both share what a degree costs and how boards settle,
         by as much as each was corrected. Without a correction the whole uncertainty of warmth is a result's own.
         """
-        mix = (budget.entry(self.MIX) for budget in (self, other))
         warmth = [entry for budget in (self, other) if (entry := budget.entry(self.WARMTH))]
         shared = hypot(TEMPERATURE_SENSITIVITY * TIME_CONSTANT_S[1] / TIME_CONSTANT_S[0], TEMPERATURE_COEFFICIENT[1])
         shared /= TEMPERATURE_COEFFICIENT[0]
         own = (sqrt(max(0.0, each.standard_uncertainty**2 - (shared * each.correction) ** 2)) for each in warmth)
         gap = shared * abs(sum(each.correction * (-1) ** at for at, each in enumerate(warmth)))
-        return hypot(gap, *own, *(entry.standard_uncertainty for entry in mix if entry))
+        return hypot(gap, *own, self.part(self.MIX), other.part(self.MIX))
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of this name."""
         return next((entry for entry in self.entries if entry.name == name), None)
+
+    def part(self, name: str) -> float:
+        """Return the relative standard uncertainty of the entry of this name, 0 without it."""
+        return entry.standard_uncertainty if (entry := self.entry(name)) else 0.0
 
 
 def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool = False, alike: float = 1.0) -> Budget:
@@ -291,7 +296,7 @@ def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
     inside = sqrt(float(within @ within)) / count
     spread = "" if deviation is None else f", standard deviation {deviation:.2%}"
     return Entry(
-        name="restarts",
+        name=Budget.RESTARTS,
         standard_uncertainty=max(between, inside),
         kind="A",
         distribution="t",
@@ -329,16 +334,14 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
             **found, reason="a restart's work was so far from the declared that its correction leaves no joules"
         )
     uncertainty = sqrt(variance)
-    known = [entry for entry in entries if entry.degrees_of_freedom]
-    parts = sum(entry.standard_uncertainty**4 / (entry.degrees_of_freedom or 1) for entry in known)
-    degrees_of_freedom = uncertainty**4 / parts if parts else None
+    parts = [(entry.standard_uncertainty, entry.degrees_of_freedom) for entry in entries if entry.degrees_of_freedom]
+    freedom = effective_freedom(uncertainty, parts)
     # Another entry raises the degrees of freedom, and must not make an interval narrower than what is known from few.
-    alone = (entry.standard_uncertainty * t_factor(entry.degrees_of_freedom or 1e6) for entry in known)
-    expanded = max(uncertainty * t_factor(min(degrees_of_freedom or 1e6, 1e6)), *alone)
+    expanded = max(part * t_factor(of_part) for part, of_part in (*parts, (uncertainty, freedom)))
     return Budget(
         **found,
         standard_uncertainty=uncertainty,
-        degrees_of_freedom=degrees_of_freedom,
+        degrees_of_freedom=freedom if isfinite(freedom) else None,
         expanded=expanded,
         interval=Interval.around(value, expanded),
     )

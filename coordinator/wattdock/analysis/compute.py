@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from wattdock.analysis.joules import ratio
 from wattdock.errors import UnknownArchitectureError
 from wattdock.host import gpu_models
 from wattdock.inputs.architecture import Architecture, architecture_of
@@ -121,13 +122,14 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
     requests = [request for run_pass in measured.pass_records for request in run_pass.requests]
     if any(request.prompt_tokens is None or request.output_tokens is None for request in requests):
         return Compute(reason="the engine does not tell every request's tokens")
-    flops = 0
-    for request in requests:
-        flops += model.request_flops(
+    flops = sum(
+        model.request_flops(
             prompt_tokens=request.prompt_tokens or 0,
             output_tokens=request.output_tokens or 0,
             cached_prompt_tokens=request.cached_prompt_tokens or 0,
         )
+        for request in requests
+    )
     duration_s = measured.passes_s
     bits, names = _operand_bits(model, environment), environment.gpu_names
     peak = gpu_models.peak_of(names, bits) if bits else None
@@ -143,14 +145,14 @@ def compute(measured: Measured, environment: EnvironmentSnapshot, energy: Energy
         bytes_read_least=bytes_read,
         arithmetic_bits=bits,
         flops_per_s=flops / duration_s,
-        flops_per_j=flops / energy.total_j if energy.total_j else None,
+        flops_per_j=ratio(flops, energy.total_j),
         peak_flops_per_s=peak.flops_per_s if peak else None,
         peak_memory_bytes_per_s=peak.memory_bytes_per_s if peak else None,
         peak_source=peak.source if peak else None,
         peak_reason=gpu_models.why_no_peak(names) if bits else NO_BITS,
         peak_flops_share=flops / duration_s / peak.flops_per_s if peak else None,
         peak_memory_share_least=roofline.least_s["bandwidth"] / duration_s if roofline else None,
-        hbm_j_per_byte_most=energy.hbm_j / bytes_read if energy.hbm_j is not None and bytes_read else None,
+        hbm_j_per_byte_most=ratio(energy.hbm_j, bytes_read),
         roofline=roofline,
     )
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
-from wattdock.analysis.joules import NORMAL95, combined_timing_j, ratio, summed
+from wattdock.analysis.joules import NORMAL95, Joules, ratio, summed
 from wattdock.analysis.other_meters import CrossCheck, cross_check
 from wattdock.analysis.pass_energy import PassEnergy
 from wattdock.analysis.phases import Phases, phases
@@ -22,7 +22,6 @@ from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
     from wattdock.analysis.pass_energy import WindowFigure
     from wattdock.records import PassRecord, RestartRecord
@@ -132,29 +131,24 @@ def measured_energy(measured: Measured) -> EnergyResult:
     passes = measured.passes
     used = [measured.energy_of(restart, run_pass.span) for restart, run_pass in passes]
     bystanders = [measured.energy_of(restart, run_pass.span, measured.bystanders) for restart, run_pass in passes]
-    reason = next((joules.reason for joules in used if joules.reason), None) if passes else "no pass was measured"
-    total_j = None if reason else known_sum(joules.total_j for joules in used)
-    timing_j = None if reason else combined_timing_j(used)
+    total = Joules.of_all(used) if passes else Joules(None, {}, reason="no pass was measured")
     counted = measured.headline
     by_pass = zip(passes, used, counted, strict=True)
     in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
     baselines = idle_baselines(measured)
     input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
     output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
-    counted_j = None if reason else known_sum(part.total_j for part in counted)
+    counted_j = None if total.reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
         energy_boundary=measured.boundary,
         boundary_statement=BOUNDARY_STATEMENTS[measured.boundary],
-        total_j=total_j,
-        reason=reason,
-        timing_j=timing_j,
-        per_gpu_j=summed([joules.per_gpu_j for joules in used]),
-        bystander_j=summed([joules.per_gpu_j for joules in bystanders]),
-        source=None if total_j is None else "counter",
+        **vars(total),
+        bystander_j=Joules.of_all(bystanders).per_gpu_j,
+        source=None if total.total_j is None else "counter",
         energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
-        energy_per_request_j=ratio(total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
-        energy_per_input_token_j=ratio(total_j, input_tokens),
-        energy_per_total_token_j=ratio(total_j, None if input_tokens is None else input_tokens + output_tokens),
+        energy_per_request_j=ratio(total.total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
+        energy_per_input_token_j=ratio(total.total_j, input_tokens),
+        energy_per_total_token_j=ratio(total.total_j, None if input_tokens is None else input_tokens + output_tokens),
         mean_power_w=ratio(counted_j, sum(part.duration_s or 0.0 for part in counted)),
         **_hbm(measured),
         passes=in_passes,
@@ -172,22 +166,20 @@ def _net(measured: Measured, baselines: Sequence[IdleBaseline]) -> dict[str, Any
     """Return the energy above idle, and its uncertainty."""
     spans = measured.counted_spans
     parts = [measured.energy_of(restart, span) for (restart, _), span in zip(measured.passes, spans, strict=True)]
-    total_j, timing_j = known_sum(part.total_j for part in parts), combined_timing_j(parts)
-    idle = idle_energy_j(measured, baselines, spans)
-    if total_j is None or timing_j is None or idle is None:
+    total, idle = Joules.of_all(parts), idle_energy_j(measured, baselines, spans)
+    if total.total_j is None or total.timing_j is None or idle is None:
         return {"net_reason": NO_IDLE_POWER}
     idle_j, idle_uncertainty_j = idle
-    return {"net_j": total_j - idle_j, "net_uncertainty_j": hypot(timing_j, idle_uncertainty_j)}
+    return {"net_j": total.total_j - idle_j, "net_uncertainty_j": hypot(total.timing_j, idle_uncertainty_j)}
 
 
 def _hbm(measured: Measured) -> dict[str, Any]:
     """Return the energy of the memory, or why there is none."""
-    parts = [measured.energy_of(restart, run_pass.span, hbm=True) for restart, run_pass in measured.passes]
-    hbm_j = known_sum(part.total_j for part in parts)
-    if not parts or hbm_j is None:
-        return {"hbm_reason": next((part.reason for part in parts if part.reason), "no pass was measured")}
-    mean_w = hbm_j / measured.passes_s
-    return {"hbm_j": hbm_j, "hbm_timing_j": combined_timing_j(parts), "mean_hbm_power_w": mean_w}
+    if not measured.passes:
+        return {"hbm_reason": "no pass was measured"}
+    hbm = Joules.of_all([measured.energy_of(restart, each.span, hbm=True) for restart, each in measured.passes])
+    mean_w = ratio(hbm.total_j, measured.passes_s)
+    return {"hbm_j": hbm.total_j, "hbm_timing_j": hbm.timing_j, "mean_hbm_power_w": mean_w, "hbm_reason": hbm.reason}
 
 
 def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, figure: WindowFigure) -> PassEnergy:

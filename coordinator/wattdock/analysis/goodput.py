@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.joules import ratio
-from wattdock.analysis.performance import e2e_s, tpot_s, ttft_s
+from wattdock.analysis.performance import since_arrival_s, tpot_s
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -77,5 +77,6 @@ def _missed(request: RequestRecord, limits_s: dict[str, float]) -> list[str]:
         return list(limits_s)
     # The one token of an answer has no time per token after the first.
     per_token_s = 0.0 if request.output_tokens == 1 else tpot_s(request)
-    taken_s = {"ttft": ttft_s(request), "tpot": per_token_s, "e2e": e2e_s(request)}
+    first_s, last_s = (since_arrival_s(request, at_ns) for at_ns in (request.first_token_ns, request.finished_ns))
+    taken_s = {"ttft": first_s, "tpot": per_token_s, "e2e": last_s}
     return [name for name, limit_s in limits_s.items() if (taken := taken_s[name]) is None or taken > limit_s]

@@ -33,20 +33,25 @@ class Joules:
     timing_j: float | None = None
     reason: str | None = None
 
+    @classmethod
+    def of_all(cls, parts: Sequence[Joules]) -> Joules:
+        """Return the joules of several spans together; unknown where one part is, with the first reason.
+
+        Uncertainties add up linearly, as over the GPUs of one span: passes and the GPUs of one engine begin and end
+        alike, and share the errors of the lag and of the course of power inside a tick. Where errors differ, it is an
+        upper bound.
+        """
+        return cls(
+            known_sum(part.total_j for part in parts),
+            summed([part.per_gpu_j for part in parts]),
+            known_sum(part.timing_j for part in parts),
+            next((part.reason for part in parts if part.reason), None),
+        )
+
 
 def ratio(total_j: float | None, amount: float | None) -> float | None:
     """Return joules per unit of an amount (J per token, W); None where either is unknown or the amount is 0."""
     return total_j / amount if total_j is not None and amount else None
-
-
-def combined_timing_j(spans: Sequence[Joules]) -> float | None:
-    """Return the standard uncertainty of several spans' joules together; None where one of them is unknown.
-
-    The sum is linear, as it is over the GPUs of one span: passes and the GPUs of one engine begin and end
-    alike, and share the errors of the lag and of the course of power inside a tick. Where errors differ, it is an upper
-    bound.
-    """
-    return known_sum(span.timing_j for span in spans)
 
 
 def summed(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

@@ -169,9 +169,9 @@ def performance(measured: Measured) -> Performance | None:
         arrivals_min=min((len(run_pass.requests) for run_pass in passes if is_scheduled(run_pass)), default=None),
         arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
-        ttft=quantiles(map(ttft_s, requests)),
+        ttft=quantiles(since_arrival_s(request, request.first_token_ns) for request in requests),
         tpot=quantiles(map(tpot_s, requests)),
-        e2e=quantiles(map(e2e_s, requests)),
+        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in requests),
         **inter_token_latency(passes),
         drafts=drafts(passes),
         serving=serving(passes),
@@ -260,8 +260,9 @@ def schedule_lag_share(run_pass: PassRecord) -> float | None:
         return None
     delay_s = (requests[-1].submitted_ns - requests[-1].intended_ns) / NS_PER_S
     quarter = -(-len(requests) // 4)
-    early_s = [took_s for request in requests[:quarter] if (took_s := e2e_s(request)) is not None]
-    late_s = [duration_s if (took_s := e2e_s(request)) is None else took_s for request in requests[-quarter:]]
+    took_s = [since_arrival_s(request, request.finished_ns) for request in requests]
+    early_s = [each_s for each_s in took_s[:quarter] if each_s is not None]
+    late_s = [duration_s if each_s is None else each_s for each_s in took_s[-quarter:]]
     growth_s = median(late_s) - (median(early_s) if early_s else 0.0)
     return max(delay_s, growth_s) / duration_s
 
@@ -285,14 +286,12 @@ def backlog_slope(run_pass: PassRecord) -> float | None:
     return max(slopes, default=None)
 
 
-def ttft_s(request: RequestRecord) -> float | None:
-    """Return the time to first token in seconds, from the intended arrival where there was one."""
-    return _since_arrival_s(request, request.first_token_ns)
-
-
-def e2e_s(request: RequestRecord) -> float | None:
-    """Return the time from arrival to the last token in seconds."""
-    return _since_arrival_s(request, request.finished_ns)
+def since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | None:
+    """Return the time to an instant in seconds, from the intended arrival where there was one, else from submission."""
+    if instant_ns is None:
+        return None
+    arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
+    return (instant_ns - arrived_ns) / NS_PER_S
 
 
 def tpot_s(request: RequestRecord) -> float | None:
@@ -354,10 +353,3 @@ def quantiles(values: Iterable[float | None], counts: NDArray[np.int64] | None =
         p99_s=p99,
         max_s=float(array.max()),
     )
-
-
-def _since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | None:
-    if instant_ns is None:
-        return None
-    arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
-    return (instant_ns - arrived_ns) / NS_PER_S

@@ -137,11 +137,6 @@ class MeteredWork:
         """Number of blocks of about `BLOCK_S` in the pass."""
         return max(1, round(float(np.ptp(self.gpus[0].edges_ns)) / NS_PER_S / BLOCK_S))
 
-    @property
-    def bin_s(self) -> float:
-        """Length of most bins, s."""
-        return float(np.median(np.diff(self.gpus[0].edges_ns))) / NS_PER_S
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -206,7 +201,7 @@ def costs(passes: Sequence[MeteredWork]) -> Costs:
     figures = np.full((3, work.shape[1]), np.nan)
     figures[:, kept] = np.vstack((solved, np.maximum(solved + around, 0))) / size * len(passes[0].gpus)
     values, low, high = figures
-    return Costs(values, low, high, passes[0].bin_s)
+    return Costs(values, low, high, float(np.median(np.diff(passes[0].gpus[0].edges_ns))) / NS_PER_S)
 
 
 def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:

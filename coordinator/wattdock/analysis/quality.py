@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis.joules import NORMAL95
-from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor
+from wattdock.analysis.joules import Joules
+from wattdock.analysis.statistics import LEAST_RESTARTS, Interval, ScoreDifference, t_factor, with_known
 from wattdock.text import pluralize
-from wattdock.values import Stored, known_sum
+from wattdock.values import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from wattdock.analysis.joules import Joules
     from wattdock.analysis.measured import Measured
     from wattdock.quality import Score
     from wattdock.records import Evaluation, PassRecord, RequestRecord, RestartRecord
@@ -213,8 +212,8 @@ def half_width(scores: Floats, energy_j: Floats, timing: float) -> float:
     more_j = np.repeat(energy_j.mean(axis=1, keepdims=True), 2, axis=1)
     scores, energy_j = _with_two(scores), np.hstack([energy_j, more_j])
     variance, freedom = _two_way(energy_j / energy_j.sum() - scores / scores.sum())
-    total = variance + timing**2
-    return t_factor(min(freedom * (total / variance) ** 2, 1e6)) * sqrt(total) if variance else NORMAL95 * timing
+    error, freedom = with_known(sqrt(variance), freedom, timing)
+    return t_factor(freedom) * error
 
 
 def _with_two(scores: Floats) -> Floats:
@@ -310,7 +309,7 @@ def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> T
 
 def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]) -> _Items:
     """Return the items of one task with their joules."""
-    rows, joules, spec = list[list[tuple[float, ...]]](), list["Joules"](), measured.config.quality
+    rows, joules, spec = list[list[tuple[float, ...]]](), list[Joules](), measured.config.quality
     assert spec
     for restart, evaluation in found:
         passes, rates = _numbered(evaluation), dict[int, float]()
@@ -330,12 +329,12 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
             row.append((score.score, energy_j, tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
-    total_j, timing_j = known_sum(part.total_j for part in joules), known_sum(part.timing_j for part in joules)
+    total = Joules.of_all(joules)
     return _Items(
         tuple(score.category for score in found[0][1].scores),
         np.array(rows, dtype=np.float64),
-        timing=timing_j / total_j if timing_j and total_j else 0.0,
-        reason=next((reason for reason in (*(part.reason for part in joules), *faults) if reason), None),
+        timing=total.timing_j / total.total_j if total.timing_j and total.total_j else 0.0,
+        reason=next((reason for reason in (total.reason, *faults) if reason), None),
     )
 
 

@@ -43,11 +43,6 @@ class WindowSummary(Stored):
         return [figure for figure in self.passes if figure.window == self.headline]
 
 
-def drained(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:  # noqa: ARG001
-    """From just before the first request until the engine has drained after the last token."""
-    return run_pass.span.start_ns, run_pass.span.end_ns
-
-
 def steady_state(run_pass: PassRecord, config: ExperimentConfig) -> tuple[int, int]:
     """After the lead-in, while the engine is full and requests wait, for as long as `required_s` says at least.
 
@@ -125,7 +120,8 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
 
 
 WINDOWS: dict[str, Callable[[PassRecord, ExperimentConfig], tuple[int, int]]] = {
-    "drained": drained,
+    # From just before the first request until the engine has drained after the last token.
+    "drained": lambda run_pass, _: (run_pass.span.start_ns, run_pass.span.end_ns),
     "steady_state": steady_state,
     # Of commands alone.
     "marked": marked,

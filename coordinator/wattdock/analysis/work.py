@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from wattdock.analysis.joules import NORMAL95, combined_timing_j, summed
+from wattdock.analysis.joules import NORMAL95, Joules
 from wattdock.analysis.occupancy import tokens_in
 from wattdock.analysis.statistics import Interval, Restarts
 from wattdock.clock import NS_PER_S
@@ -116,13 +116,13 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
     for restart, part in found:
         spans = [Span(name, *ends_ns) for ends_ns in part.spans]
         measured.energy.compute(restart.timeline, spans)
-        by_restart.append([measured.energy_of(restart, span) for span in spans])
-    joules = [part for of_restart in by_restart for part in of_restart]
-    if reason := next((part.reason for part in joules if part.total_j is None), None):
-        return MarkedEnergy(**facts, reason=reason)
-    totals_j = tuple(known_sum(part.total_j for part in of_restart) or 0.0 for of_restart in by_restart)
-    restarts = Restarts(totals_j, tuple(float(part.count) for _, part in found))
-    total_j, hidden_j = sum(totals_j), NORMAL95 * (combined_timing_j(joules) or 0.0)
+        by_restart.append(Joules.of_all([measured.energy_of(restart, span) for span in spans]))
+    total = Joules.of_all(by_restart)
+    if total.reason:
+        return MarkedEnergy(**facts, reason=total.reason)
+    counts = tuple(float(part.count) for _, part in found)
+    restarts = Restarts(tuple(part.total_j or 0.0 for part in by_restart), counts)
+    total_j, hidden_j = total.total_j or 0.0, NORMAL95 * (total.timing_j or 0.0)
     if hidden_j > MOST_HIDDEN * total_j:
         return MarkedEnergy(**facts, reason=TOO_SHORT)
     interval = restarts.interval if all(restarts.bottoms) else None
@@ -132,8 +132,8 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
     return MarkedEnergy(
         **facts,
         total_j=total_j,
-        timing_j=hidden_j / NORMAL95,
-        per_gpu_j=summed([part.per_gpu_j for part in joules]),
+        timing_j=total.timing_j,
+        per_gpu_j=total.per_gpu_j,
         energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
         interval_j=interval,
     )

@@ -98,15 +98,14 @@ def throttling(inputs: AuditInput) -> Outcome | None:
     """Whether anything but the software power cap held the GPUs' clocks down."""
     if not inputs.environment.gpu_count:
         return None
-    share_by_gpu = [(uuid, gpu.worst_pass_throttled_share or {}) for uuid, gpu in inputs.result.used_gpus.items()]
-    shares = [
-        (share[reason], f"{reason} on {uuid}") for uuid, share in share_by_gpu for reason in FAULTS if reason in share
-    ]
-    unknown = [f"{reason} on {uuid}" for uuid, share in share_by_gpu for reason in FAULTS if reason not in share]
+    by_gpu = {uuid: gpu.worst_pass_throttled_share or {} for uuid, gpu in inputs.result.used_gpus.items()}
+    every = {f"{reason} on {uuid}": share.get(reason) for uuid, share in by_gpu.items() for reason in FAULTS}
+    shares = [(share, where) for where, share in every.items() if share is not None]
+    unknown = [where for where, share in every.items() if share is None]
     worst, where = max(shares, default=(0.0, ""))
     figure = f"{worst:.2%} of the worst pass ({where})" if worst else "none" if shares else "no violation counters"
     missing = f"; not known throughout: {', '.join(unknown)}" if unknown else ""
-    return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(share_by_gpu) and not unknown), figure + missing)
+    return Outcome(verdict(failed=worst > MAX_FAULT_SHARE, known=bool(every) and not unknown), figure + missing)
 
 
 @CHECKS.check(

@@ -8,8 +8,8 @@ Boards measured in one session share its room; of boards in several sessions, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
-from statistics import stdev
+from math import hypot, inf, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
@@ -20,7 +20,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from wattdock.analysis import ExperimentResult
+    from wattdock.analysis import Budget, ExperimentResult
     from wattdock.reports.sessions import SessionOf, Sessions
     from wattdock.store import StoredResult
 
@@ -35,9 +35,10 @@ class Pool:
 
     Attributes:
         by_board: Restarts by board and session.
+        sessions: The sessions that boards were measured in.
         boards: The boards' figures, which weigh alike; a board's is the mean over its sessions.
         over_boards: Interval of the mean, for boards of the model: Student's t on boards' figures.
-        these_boards: Interval of the mean, for more `units` on these boards only; None with one on each.
+        these_boards: Interval of the mean of these boards' figures; None with one unit on each.
         unit: What the work is counted in, in the plural.
         units: "sessions" where a board has several, else "restarts".
         between, within: Standard deviations of boards' figures, and of units around their own board's mean, pooled;
@@ -46,6 +47,7 @@ class Pool:
 
     label: str
     by_board: dict[str, Sessions]
+    sessions: set[str]
     boards: statistics.Restarts
     over_boards: statistics.Interval
     these_boards: statistics.Interval | None
@@ -55,26 +57,35 @@ class Pool:
     within: float | None
 
     @classmethod
-    def of(cls, label: str, by_board: dict[str, Sessions], unit: str = "output tokens") -> Pool:
-        """Return the pool of two boards or more."""
+    def of(cls, label: str, by_board: dict[str, Sessions], budgets: Sequence[Sequence[Budget]], unit: str) -> Pool:
+        """Return the pool of two boards or more; what each board's `budgets` hold beyond restarts, boards share."""
+        names = {name for sessions in by_board.values() for name in sessions}
         of_sessions = [session_values(sessions) for sessions in by_board.values()]
         several = max(map(len, of_sessions)) > 1
         repeats = of_sessions if several else [pooled(sessions) for sessions in by_board.values()]
         boards = statistics.Restarts.of_values([values.value for values in of_sessions])
-        sizes = list(map(len, repeats))
-        freedom = sum(sizes) - len(sizes)
         within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
-        if within is not None:
+        every = [budget for of_board in budgets for budget in of_board]
+        known = fmean([hypot(each.unshown, each.part(each.PROMPTS)) for each in every] or [0.0])
+        over = _interval(boards.value, boards.relative_error, len(boards) - 1, known)
+        if within is not None and (several or not all(budgets)):
+            sizes = list(map(len, repeats))
             error = within * sqrt(sum(1 / size for size in sizes)) / len(sizes) / boards.value
-            these = statistics.Interval.around(boards.value, statistics.t_factor(freedom) * error)
-        over = statistics.Interval.around(boards.value, statistics.t_factor(len(boards) - 1) * boards.relative_error)
+            these = _interval(boards.value, error, sum(sizes) - len(sizes), known)
+        elif within is not None:
+            # Sessions show their rooms and the scatter of blocks; restarts show neither.
+            room = fmean(each.part(each.ROOM) for each in every)
+            parts = [
+                (entry.standard_uncertainty / len(of_board) / len(boards), entry.degrees_of_freedom or inf)
+                for of_board in budgets
+                for each in of_board
+                if (entry := each.entry(each.RESTARTS))
+            ]
+            error = hypot(*(part for part, _ in parts))
+            freedom = statistics.effective_freedom(error, parts)
+            these = _interval(boards.value, error, freedom, hypot(known, room / sqrt(len(names))))
         units: Literal["sessions", "restarts"] = "sessions" if several else "restarts"
-        return cls(label, by_board, boards, over, these, unit, units, stdev(boards.values), within)
-
-    @property
-    def sessions(self) -> set[str]:
-        """The sessions that boards were measured in."""
-        return {name for sessions in self.by_board.values() for name in sessions}
+        return cls(label, by_board, names, boards, over, these, unit, units, stdev(boards.values), within)
 
     @property
     def mean(self) -> float:
@@ -82,7 +93,7 @@ class Pool:
         return self.boards.value
 
     def __str__(self) -> str:
-        these = f", {self.these_boards:.4g} for more {self.units} on these boards" if self.these_boards else ""
+        these = f", {self.these_boards:.4g} for these boards" if self.these_boards else ""
         spread = f"standard deviation between boards {self.between / self.mean:.2%}"
         spread += "" if self.within is None else f", of {self.units} on one {self.within / self.mean:.2%}"
         restarts = sum(len(pooled(sessions)) for sessions in self.by_board.values())
@@ -113,8 +124,15 @@ def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) 
         by_board = {board: sessions for board, sessions in by_board.items() if sessions}
         if len(by_board) > 1:
             config = next(iter(of_key.values()))[0].result.config
-            found[key] = Pool.of(config.label, by_board, config.unit)
+            budgets = [[row.result.budget for row in of_key[board] if row.result.budget] for board in by_board]
+            found[key] = Pool.of(config.label, by_board, budgets, config.unit)
     return found
+
+
+def _interval(value: float, error: float, freedom: float, known: float) -> statistics.Interval:
+    """Return the 95 % interval of a value whose logarithm has this error, beside what is `known` exactly."""
+    error, freedom = statistics.with_known(error, freedom, known)
+    return statistics.Interval.around(value, statistics.t_factor(freedom) * error)
 
 
 def over_boards(

@@ -167,8 +167,8 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
         (ran and ran.dataset_sha256, config.workload.seed, config.prompts.count)
         for ran, config in ((row.result.environment, row.result.config) for row in (*first, *second))
     }
-    entries = [[budget.entry(budget.PROMPTS) for budget in side] for side in budgets if len(sent) > 1]
-    draws = hypot(*(max((entry.standard_uncertainty for entry in side if entry), default=0.0) for side in entries))
+    own = budgets if len(sent) > 1 else []
+    draws = hypot(*(max((budget.part(budget.PROMPTS) for budget in side), default=0.0) for side in own))
     if boards[0] == boards[1]:
         return hypot(draws, max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0))
     return hypot(draws, *(max((budget.unshown for budget in side), default=0.0) for side in budgets))
