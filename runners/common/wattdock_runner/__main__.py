@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_THREADS = 8
-# How long an engine may take to end, which may be in a long step on busy CPUs, and when its stacks are logged: before a
-# coordinator stops waiting (20 s).
-STOP_GRACE_S, STACKS_AFTER_S = 60.0, 10.0
+# How long an engine may take to end before its stacks are logged, which is before a coordinator stops waiting (20 s),
+# and after: it may be in a long step on busy CPUs.
+STACKS_AFTER_S, STOP_GRACE_S = 10.0, 50.0
 SIGNAL_LOOK_S = 1.0
 # How often a thread of an engine on CPUs looks whether the others have ended an operation before it lets other programs
 # compute. libgomp's own 300,000 take milliseconds of each operation: beside three busy programs on two cores PyTorch,
@@ -86,11 +86,12 @@ def serve(backend: Backend, socket_path: str) -> int:
     while not stop.wait(SIGNAL_LOOK_S):
         pass
     log.info("asked to stop")
-    # They show where an engine hangs; a log that is gone must not keep this process alive.
-    with contextlib.suppress(Exception):
-        faulthandler.dump_traceback_later(STACKS_AFTER_S)
-    ended = servicer.shut_down(STOP_GRACE_S)
-    faulthandler.cancel_dump_traceback_later()
+    if not (ended := servicer.shut_down(STACKS_AFTER_S)):
+        # Stacks show where an engine hangs. This thread holds the GIL, so no stack changes meanwhile; until Python 3.13
+        # `dump_traceback_later` reads stacks as they change, and can crash or hang (github.com/python/cpython, 140815).
+        with contextlib.suppress(Exception):
+            faulthandler.dump_traceback()
+        ended = servicer.shut_down(STOP_GRACE_S)
     server.stop(grace=1.0).wait()
     log.info("stopped" if ended else "the engine did not end; leaving without it")
     logging.shutdown()
