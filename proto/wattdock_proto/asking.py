@@ -10,6 +10,7 @@ import json
 import os
 import ssl
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
@@ -27,8 +28,8 @@ ANSWER_S = 30.0
 # The most that is read of an answer, and quoted of one in a message.
 MOST_BYTES, QUOTED = 1 << 26, 300
 REFUSED = (401, 403)
-# How llama.cpp (tools/server/README.md), SGLang and TGI say at /health that they load; vLLM does not listen then.
-LOADING = 503
+# How servers say at /health that they cannot serve, and what TGI then calls itself.
+UNREADY, UNHEALTHY = 503, '"unhealthy"'
 
 
 class Unanswered(Exception):  # noqa: N818 - named for what the caller learns
@@ -101,19 +102,31 @@ def ask(base_url: str, path: str, body: Any = None, *, wait_s: float = ANSWER_S)
         ) from error
 
 
-def wait_loaded(base_url: str, *, within_s: float, say: Callable[[str], None]) -> None:
-    """Return once a server says no longer that it is loading its model; raise `Unanswered` if it does `within_s` on."""
+def wait_loaded(base_url: str, *, within_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> None:
+    """Return once a server does not say at /health that it cannot serve; of anything else the next question tells.
+
+    Raises:
+        Unanswered: Its engine has failed, or it says the same `within_s` on.
+
+    Source: tools/server/README.md of llama.cpp, which answers 503 to everything while it loads; `health_generate` in
+    sglang/srt/entrypoints/http_server.py; `health` in vllm/entrypoints/serve/instrumentator/health.py, and in
+    router/src/server.rs of TGI. vLLM and TGI listen only once their model is loaded.
+    """
     begun_s, is_told = time.monotonic(), False
     while True:
         try:
             return ask(base_url, "/health")
         except Unanswered as error:
-            # Of anything else the next question tells.
-            if getattr(error.__cause__, "code", None) != LOADING:
+            if getattr(error.__cause__, "code", None) != UNREADY:
                 return None
+            has_failed = UNHEALTHY in str(error)
+            with suppress(Unanswered):
+                # vLLM's page, which SGLang does not have.
+                has_failed = has_failed or bool(ask(base_url, "/version"))
+            if has_failed:
+                raise Unanswered(f"{error}; its engine has failed") from error
             if time.monotonic() - begun_s > within_s:
-                said = f"{error}; it still loads its model after {within_s:g} s: see its log"
-                raise Unanswered(said) from error
+                raise Unanswered(f"{error}; it loads its model, or hangs, for {within_s:g} s") from error
         if not is_told:
             say(f"{base_url} is loading its model")
         is_told = True

@@ -54,10 +54,11 @@ class FoundServer(HttpServer):
         return {}
 
     def fault(self, doing: str, dying_s: float) -> RunnerFault | None:  # noqa: ARG002
-        """Return its death, where it no longer answers."""
+        """Return its death, where it no longer answers or its engine has failed."""
         try:
+            wait_loaded(self.url)
             self.ask(MODELS)
-        except InvalidRequest as error:
+        except (Unanswered, InvalidRequest) as error:
             return WorkerDied(f"{doing}: the server is gone: {error}")
         return None
 
@@ -88,14 +89,14 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
 
     Raises:
         InvalidRequest: It does not answer.
-        WrongState: It has not loaded its model in `LOADING_S`.
+        WrongState: It has not loaded its model in `LOADING_S`, or its engine has failed.
     """
     report("asking the server")
     name, url = str(order.engine_args["model"]), str(order.engine_args["base_url"])
     try:
         wait_loaded(url, within_s=LOADING_S, say=report)
     except Unanswered as error:
-        raise WrongState(str(error)) from error
+        raise WrongState(f"{error}; see its log, and start it again") from error
     server = FoundServer(url, key_header(url))
     entries = [entry for entry in server.ask(MODELS)["data"] if entry.get("id") == name]
     api, framework, version = recognised(server, name)

@@ -111,7 +111,7 @@ def test_a_server_that_was_just_started_is_waited_for(client: Command) -> None:
             "loading",
             ("--set", "timeouts.load_s=0.1"),
             PREFLIGHT,
-            "it still loads its model after 0.1 s: see its log; or ",
+            "it loads its model, or hangs, for 0.1 s; see its log, ",
         ),
     ],
 )

@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 BEHAVIOUR = sys.argv[2] if len(sys.argv) > 2 else ""
 KEY = "Nq8ZtY3vBk1Lw6Rp"
 PROMPT_TOKENS = 7
-# Questions so far to a server that "loads", and says so to the first two.
+# Questions so far, of those to a server that "loads", and says so to the first two, and at /health.
 ASKED = itertools.count()
+# What servers say at /health, in turn: status and body. A busy one says that all is well.
+# Source: `health_generate` in sglang/srt/entrypoints/http_server.py (0.5.23); `health` in
+# vllm/entrypoints/serve/instrumentator/health.py (0.32.0), and in router/src/server.rs of TGI (db931fc).
+WELL, FAILED = (200, ""), (503, "")
+HEALTH = {
+    "sglang": [FAILED, FAILED, WELL],  # its warm-up runs
+    "sglang-hung": [FAILED],  # its scheduler has not answered in 20 s
+    "vllm-dead": [FAILED],  # its engine is dead; it does not listen while it loads
+    "tgi-dead": [(503, '{"error":"unhealthy","error_type":"healthcheck"}')],  # as vLLM
+}
 STEP_S = 0.05 if BEHAVIOUR == "slow" else 0.01
 
 
@@ -37,16 +47,21 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("location", "http://127.0.0.1:9/")
             self.send_header("content-length", "0")
             return self.end_headers()
+        if self.path == "/health" and (said := HEALTH.get(BEHAVIOUR)):
+            return self._answer(*said[min(next(ASKED), len(said) - 1)])
+        if self.path == "/version" and BEHAVIOUR == "vllm-dead":
+            return self._answer(200, '{"version":"0.32.0"}')
         if self.path != "/v1/models":
             return self.send_error(404)
         models = [{"id": name, "object": "model"} for name in ("stand-in", *(["second"] * (BEHAVIOUR == "two")))]
         pages = {"html": "<html>hello</html>", "other": json.dumps({"hello": 1})}
-        body = pages.get(BEHAVIOUR, json.dumps({"object": "list", "data": models})).encode()
-        self.send_response(200)
+        return self._answer(200, pages.get(BEHAVIOUR, json.dumps({"object": "list", "data": models})))
+
+    def _answer(self, status: int, body: str) -> None:
+        self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
-        return None
+        self.wfile.write(body.encode())
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))

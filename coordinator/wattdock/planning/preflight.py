@@ -372,7 +372,8 @@ def plan_study(
             # A server that loads may not have reached its GPUs yet.
             wait_loaded(url, within_s=limit_s, say=say)
         except Unanswered as error:
-            raise PreflightError(str(error), "or raise timeouts.load_s") from error
+            remedy = "see its log, and start it again; one that loads is waited for timeouts.load_s"
+            raise PreflightError(str(error), remedy) from error
     for checked in preflight(study.experiments, output_dir=output_dir, home=home, lock=lock, online=True):
         if not isinstance(checked, ExecutionPlan):
             raise checked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -17,6 +18,7 @@ from contract.runner_process import (
     LLAMACPP_PYTHON,
     ROOT,
     VLLM_PYTHON,
+    command_of,
     ids_prompt,
     output_ids,
     printed_by,
@@ -28,7 +30,9 @@ from contract.runner_process import (
 from contract.subjects import ONE_THREAD, UNIPROC
 from make.openai_server import PROMPT_TOKENS, behaving
 from runners.checkpoints import run
+from seams.launch import descendants
 
+from wattdock.errors import Cause
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -59,8 +63,8 @@ def load(runner: Runner, url: str, model: str = "stand-in") -> pb.Loaded:
 
 
 @contextmanager
-def serving(command: list[str], environ: dict[str, str], port: int) -> Iterator[str]:
-    """Start a server as a person would, and yield its address once it answers."""
+def serving(command: list[str], environ: dict[str, str], port: int) -> Iterator[tuple[str, int]]:
+    """Start a server as a person would, and yield its address once it answers, and its pid."""
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
             deadline_s = time.monotonic() + START_S
@@ -69,7 +73,7 @@ def serving(command: list[str], environ: dict[str, str], port: int) -> Iterator[
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
 
@@ -80,16 +84,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="module")
-def vllm_url(checkpoint: Checkpoint) -> Iterator[str]:
-    """Return the address of vLLM's server, started by its own command."""
+@contextmanager
+def vllm_server(checkpoint: Checkpoint, environ: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield the address and the pid of vLLM's server, started by its own command."""
     port = free_port()
     words = f"--host 127.0.0.1 --port {port} --served-model-name mine --enforce-eager --dtype float32".split()
     words += "--max-num-seqs 4 --block-size 32 --num-gpu-blocks-override 40 --gpu-memory-utilization 0.1".split()
     words += ["--model", str(checkpoint.folder), "--distributed-executor-backend", UNIPROC]
     variables = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
     command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", *words]
-    with serving(command, {**os.environ, **variables}, port) as url:
+    with serving(command, {**os.environ, **variables, **environ}, port) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vllm_url(checkpoint: Checkpoint) -> Iterator[str]:
+    with vllm_server(checkpoint, {}) as (url, _):
         yield url
 
 
@@ -104,7 +114,7 @@ def llamacpp_url(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactor
     exact = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off", "n_parallel": 4, "n_ctx": 2048}
     settings = json.dumps({"model": str(file), **ONE_THREAD, **exact, "n_threads_http": 8})
     command = [str(LLAMACPP_PYTHON), str(LLAMACPP_FOLDER / "wattdock_llamacpp_server.py"), settings, str(port)]
-    with serving(command, runner_environment(LLAMACPP_FOLDER, ""), port) as url:
+    with serving(command, runner_environment(LLAMACPP_FOLDER, ""), port) as (url, _):
         yield url
 
 
@@ -152,17 +162,19 @@ def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wa
     assert (code, "raise the server's --parallel" in detail) == ("INVALID_ARGUMENT", True)
 
 
-def test_a_server_that_is_loading_its_model_is_waited_for(runner: Runner) -> None:
+@pytest.mark.parametrize("behaviour", ["loads", "sglang"])
+def test_a_server_that_is_loading_its_model_is_waited_for(runner: Runner, behaviour: str) -> None:
     """As long as it says so itself; the load says that it waits."""
     if runner.model:
         runner.unload()
-    with behaving("loads") as (url, _):
+    with behaving(behaviour) as (url, _):
         loaded, progress = runner.load(Path(), engine_args={"base_url": url, "model": "stand-in"})
     assert [step.stage for step in progress].count(f"{url} is loading its model") == 1
     assert loaded.environment.framework == "OpenAI-compatible server"
 
 
-def test_a_server_that_never_has_its_model_ends_the_load_in_one_line() -> None:
+@pytest.mark.parametrize("behaviour", ["loading", "sglang-hung"])
+def test_a_server_that_never_has_its_model_ends_the_load_in_one_line(behaviour: str) -> None:
     """It is no argument's fault, so no configuration error of the coordinator's."""
     if not PYTHON.exists():
         pytest.skip(f"no environment with aiohttp at {PYTHON}")
@@ -171,11 +183,39 @@ def test_a_server_that_never_has_its_model_ends_the_load_in_one_line() -> None:
         "runpy.run_module('wattdock_runner', run_name='__main__', alter_sys=True)"
     )
     folder = ROOT / "runners/url"
-    with running("url", folder, PYTHON, program=("-c", program)) as hasty, behaving("loading") as (url, _):
+    with running("url", folder, PYTHON, program=("-c", program)) as hasty, behaving(behaviour) as (url, _):
         code, detail = hasty.refused_load(Path(), engine_args={"base_url": url, "model": "stand-in"})
     assert (code, "\n" in detail) == ("FAILED_PRECONDITION", False)
     assert f"{url} answers /health with 503" in detail
-    assert "it still loads its model after 0.1 s" in detail
+    assert "it loads its model, or hangs, for 0.1 s; see its log" in detail
+
+
+@pytest.mark.parametrize("behaviour", ["vllm-dead", "tgi-dead"])
+def test_a_server_whose_engine_has_failed_ends_the_load_at_once(runner: Runner, behaviour: str) -> None:
+    """It says the same status as servers that load, which are waited for up to twenty minutes."""
+    if runner.model:
+        runner.unload()
+    with behaving(behaviour) as (url, _):
+        code, detail = runner.refused_load(Path(), engine_args={"base_url": url, "model": "stand-in"})
+    assert (code, "\n" in detail, "is loading" in detail) == ("FAILED_PRECONDITION", False, False)
+    assert f"{url} answers /health with 503" in detail
+    assert "its engine has failed; see its log, and start it again" in detail
+
+
+def test_a_vllm_server_whose_engine_dies_ends_the_pass_and_the_next_load_at_once(
+    runner: Runner, checkpoint: Checkpoint
+) -> None:
+    """Though the server itself stays, as one is told to by VLLM_KEEP_ALIVE_ON_ENGINE_DEATH."""
+    with vllm_server(checkpoint, {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}) as (url, server):
+        load(runner, url, "mine")
+        call = runner.start_long()
+        [engine] = [pid for pid in descendants(server) if command_of(pid).startswith("VLLM::EngineCore")]
+        os.kill(engine, signal.SIGKILL)
+        refused = refusal(call)
+        assert (refused[0], refused.cause, "its engine has failed" in refused[1]) == ("ABORTED", Cause.WORKER, True)
+        runner.unload()
+        code, detail = runner.refused_load(Path(), engine_args={"base_url": url, "model": "mine"})
+        assert (code, "its engine has failed" in detail) == ("FAILED_PRECONDITION", True)
 
 
 @pytest.mark.parametrize("is_chat", [True, False])
