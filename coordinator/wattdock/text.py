@@ -27,6 +27,9 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # What may be such a half in JSON: as it is, or as an escape, which halves of a whole pair have, too.
 UNWRITABLE = re.compile(r"[\ud800-\udfff]|\\ud[89a-f]")
 LOOPBACK = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?/", re.IGNORECASE)
+# Why nobody else could build an image.
+NO_BASE_DIGEST = "no registry has its base; build it on a base that was pulled"
+NOT_COMMITTED = "its sources are no commit's; commit, build and lock again"
 COMPACT = (",", ":")
 TOO_DEEP = "it is nested too deeply"
 # Whoever walks through a document calls itself for each level.
@@ -268,6 +271,12 @@ STRICT_JSON = json.JSONDecoder(object_pairs_hook=_unique)
 def is_on_loopback(image: str) -> bool:
     """Return whether an image's name says that a registry of this machine has it."""
     return LOOPBACK.match(image) is not None
+
+
+def unbuildable(revision: str | None, base_digest: str | None) -> list[str]:
+    """Return why nobody else could build an image with these labels, and behind a semicolon what to do."""
+    is_committed = revision is not None and not revision.endswith("-dirty")
+    return [NO_BASE_DIGEST] * (base_digest is None) + [NOT_COMMITTED] * (not is_committed)
 
 
 def whole_characters(text: str) -> str:

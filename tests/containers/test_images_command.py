@@ -14,9 +14,10 @@ import pytest
 import yaml
 from containers.engines import BASE, debian_client, engine_address, image_labels, image_there, tagged
 from containers.registry import serving
-from seams.launch import NO_BASE_DIGEST, NOT_COMMITTED, NOT_PUSHED, LockedImage, build, write_lock
+from seams.launch import NOT_PUSHED, LockedImage, build, write_lock
 
 from wattdock.launch.images import build_image, find_image
+from wattdock.text import NO_BASE_DIGEST, NOT_COMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

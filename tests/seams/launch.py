@@ -19,15 +19,7 @@ from wattdock.launch.engine import (
 from wattdock.launch.environment import Environment, Variant
 from wattdock.launch.images import build, lock
 from wattdock.launch.images.build import build_image, build_labels, run_docker
-from wattdock.launch.images.lock import (
-    NO_BASE_DIGEST,
-    NOT_COMMITTED,
-    NOT_PUSHED,
-    LockedImage,
-    Pin,
-    lock_images,
-    write_lock,
-)
+from wattdock.launch.images.lock import NOT_PUSHED, LockedImage, Pin, lock_images, write_lock
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
 from wattdock.launch.packages import PackageLock, note_installed
 from wattdock.launch.process import ProcessLauncher
@@ -43,9 +35,7 @@ from wattdock.launch.uv import failure, pip_settings, run_uv, uv_call, uv_variab
 __all__ = [
     "BASE_NAME_LABEL",
     "KEEPER",
-    "NOT_COMMITTED",
     "NOT_PUSHED",
-    "NO_BASE_DIGEST",
     "REPO",
     "ApptainerLauncher",
     "Bind",

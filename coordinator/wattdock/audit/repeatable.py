@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattdock.analysis import Audit
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
-from wattdock.text import is_on_loopback
+from wattdock.text import is_on_loopback, unbuildable
 
 # Conditions that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
@@ -85,11 +85,9 @@ def software_pinned(inputs: AuditInput) -> Outcome:
             return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"
         # A registry that anybody can start proves nothing; what others can still do is build the image, on its base.
-        is_committed = not is_named and not (inside.revision or "-dirty").endswith("-dirty")
-        is_built = is_committed and inside.base_digest is not None
-        lacking = "no registry has its base" if is_committed else "of no commit"
-        how = f"build it from commit {inside.revision}" if is_built else lacking
-        return Outcome("warn" if is_built else "fail", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
+        lacking = unbuildable(None if is_named else inside.revision, inside.base_digest)
+        how = lacking[0].partition(";")[0] if lacking else f"build it from commit {inside.revision}"
+        return Outcome("fail" if lacking else "warn", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
     kind = "locked, but in no registry" if inside.locked else "not locked"
     if inside.engine == "apptainer" and not environment.image_digest:
         kind = "a file without a registry's digest"

@@ -16,7 +16,7 @@ from wattdock.launch.engine import find_image
 from wattdock.launch.images.build import DOCKER, local_name, pull
 from wattdock.launch.runners import PACKAGED, REPO
 from wattdock.opening import read_regular
-from wattdock.text import is_on_loopback
+from wattdock.text import is_on_loopback, unbuildable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +32,6 @@ FOLD_WIDTH = 4096
 MAX_LOCK_BYTES = 1_000_000
 NOT_PUSHED = "no registry has the image; push it, then lock it again"
 ON_LOOPBACK = "its registry is on this machine only; push it to one that others reach"
-NO_BASE_DIGEST = "no registry has its base; build it on a base that was pulled"
-NOT_COMMITTED = "its sources are no commit's; commit, build and lock again"
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Reference = Annotated[str, Field(pattern=r"^([^@\s]+@)?sha256:[0-9a-f]{64}$")]
 
@@ -63,19 +61,15 @@ class LockedImage(BaseModel):
     @property
     def warnings(self) -> list[str]:
         """Why nobody else could get or build this image, and what to do."""
-        applies = {
-            NOT_PUSHED: self.repo_digest is None,
-            ON_LOOPBACK: is_on_loopback(self.digest),
-            NO_BASE_DIGEST: self.base_digest is None,
-            NOT_COMMITTED: self.revision is None or self.revision.endswith("-dirty"),
-        }
-        return [warning for warning, is_open in applies.items() if is_open]
+        applies = {NOT_PUSHED: self.repo_digest is None, ON_LOOPBACK: is_on_loopback(self.digest)}
+        unreachable = [warning for warning, is_open in applies.items() if is_open]
+        return [*unreachable, *unbuildable(self.revision, self.base_digest)]
 
     @property
     def is_only_here(self) -> bool:
         """Whether nobody else can get the image or build it, which one that only this machine's registry has needs."""
-        unbuildable = {NOT_COMMITTED, NO_BASE_DIGEST} & {*self.warnings}
-        return NOT_PUSHED in self.warnings or (ON_LOOPBACK in self.warnings and bool(unbuildable))
+        is_unbuildable = bool(unbuildable(self.revision, self.base_digest))
+        return self.repo_digest is None or (is_on_loopback(self.digest) and is_unbuildable)
 
 
 @dataclass(frozen=True)
