@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_vllm_load import describe, plan_load, refusal, set_limits, stops
-from wattdock_vllm_processes import ChildFaults
+from wattdock_vllm_processes import ChildFaults, Fault
 from wattdock_vllm_server import MODEL
 
 from wattdock_runner.apis import VllmApi
 from wattdock_runner.engine_server import loading
-from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault
+from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied
 from wattdock_runner.served import ServedEngine
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from wattdock_runner.values import LoadedModel, LoadOrder, Report
 
 T = TypeVar("T")
+# How vLLM's server says that its engine has died, and that it did not start.
+ENGINE_DEAD, NOT_STARTED = "EngineDeadError", "Engine core initialization failed"
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 # Its engine is a process of its own, as wherever it serves; /collective_rpc asks the workers.
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -43,9 +45,18 @@ class VllmServed(ServedEngine):
         try:
             return super().guarded(doing, work)
         except Exception as error:
-            if (fault := self._faults.cause(since)) and fault.is_memory:
+            fault = self._faults.cause(since)
+            if fault and fault.is_memory:
                 raise OutOfMemory(f"{doing}: {fault.reason}") from error
+            # The server says it of any request, and ends by itself within seconds, or stays if it was told to.
+            if ENGINE_DEAD in str(error):
+                raise WorkerDied(f"{doing}: {died(fault)}") from error
             raise
+
+
+def died(fault: Fault | None) -> str:
+    """Return in words that an engine has died, and of what."""
+    return f"a process of vLLM's engine died{f'; first reported: {fault}' if fault else ', and reported nothing'}"
 
 
 def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedModel]:
@@ -68,4 +79,6 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
             facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
             return VllmServed(server, faults, facts, plan), describe(facts, order, plan)
     except RunnerFault as error:
-        raise error if (fault := faults.cause()) is None else refusal(fault, settings, error) from error
+        if fault := faults.cause():
+            raise refusal(fault, settings, error) from error
+        raise WorkerDied(died(None)) if NOT_STARTED in str(error) else error from error

@@ -44,6 +44,15 @@ experiments:
 - {name: endless, repeats: {passes: 2}, workload: {min_duration_s: 600}}
 """
 
+SERVED = """
+backend: vllm
+model: shape:tiny-llama
+warmup: {passes: 0}
+repeats: {passes: 2, restarts: 1}
+workload: {batch_size: 2, max_output_tokens: 20, min_duration_s: 15}
+vllm: {serve: true, kv_cache_memory_bytes: 67108864, distributed_executor_backend: uni}
+"""
+
 
 @pytest.fixture
 def split(wattdock: Command) -> Iterator[tuple[Command, subprocess.Popen[str], list[int]]]:
@@ -70,9 +79,9 @@ def keeper_of(vllm: Command) -> int:
     return keeper
 
 
-def workers(pids: list[int]) -> list[int]:
-    """Return those that vLLM names as its workers."""
-    return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"VLLM::Worker")]
+def named(pids: list[int], name: str) -> list[int]:
+    """Return those that vLLM has given a name that begins so."""
+    return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name.encode())]
 
 
 def segments(pids: list[int]) -> set[Path]:
@@ -95,10 +104,10 @@ def test_a_worker_killed_mid_pass_is_a_named_result_beside_a_measured_one_and_no
 ) -> None:
     """Which process died, the last log lines; before it, a closed loop through a prefix cache, on the same engine."""
     vllm, running, pids = split
-    assert len(workers(pids)) == 2
+    assert len(named(pids, "VLLM::Worker")) == 2
     shared = segments(pids)
     assert shared
-    os.kill(workers(pids)[0], signal.SIGKILL)
+    os.kill(named(pids, "VLLM::Worker")[0], signal.SIGKILL)
     _, err = running.communicate(timeout=240)
     assert (running.returncode, "Traceback" in err) == (RUNNER, False), err
     closed, endless = sorted(vllm.results(), key=lambda result: str(result["config"]["name"]))
@@ -140,9 +149,28 @@ def test_nothing_is_left_of_an_engine_whose_coordinator_keeper_and_runner_were_k
     vllm, running, pids = split
     keeper, shared = keeper_of(vllm), segments(pids)
     assert shared
-    os.kill(workers(pids)[0], signal.SIGSTOP)
+    os.kill(named(pids, "VLLM::Worker")[0], signal.SIGSTOP)
     vllm.interrupt(signal.SIGKILL)
     os.kill(keeper, signal.SIGKILL)
     os.kill(pids[0], signal.SIGKILL)
     running.wait(60)
     assert still_there(pids, shared) == set()
+
+
+def test_a_served_engine_killed_mid_pass_ends_the_pass_in_a_line_and_keeps_the_pass_before(wattdock: Command) -> None:
+    """Though its server lives on for seconds, which says that the engine is dead and names no cause."""
+    vllm = replace(wattdock, runner_python=VLLM_PYTHON)
+    env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCH_COMPILE_DISABLE": "1"}
+    with vllm.start("run", vllm.write(SERVED), "--progress-json", env=env, stderr=subprocess.PIPE) as running:
+        wait_in_pass(running, 2, of=2)
+        pids = descendants(keeper_of(vllm))
+        [engine] = named(pids, "VLLM::EngineCore")
+        os.kill(engine, signal.SIGKILL)
+        _, err = running.communicate(timeout=240)
+    assert (running.returncode, "Traceback" in err) == (RUNNER, False), err
+    assert "a process of vLLM's engine died, and reported nothing" in err
+    [result] = vllm.results()
+    error = result["error"]
+    assert (result["status"], error["stage"], error["cause"]) == ("failed", "pass 2/2", "worker died")
+    assert [run_pass["output_tokens"] > 0 for run_pass in result["energy"]["passes"]] == [True]
+    assert still_there(pids, set()) == set()

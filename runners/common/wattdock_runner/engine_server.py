@@ -30,8 +30,8 @@ T = TypeVar("T")
 # How often a starting server is asked, how long a server and then its processes have to end; END_S and GRACE_S together
 # are less than the coordinator gives a runner to end.
 READY_POLL_S, END_S, GRACE_S = 0.2, 3.0, 1.0
-# Lines of a server's output that are kept, and lines of an error in a message.
-LAST_LINES, ERROR_LINES = 50, 3
+# Lines of a server's output that are kept, what every error of Python's has in its line, and lines of it in a message.
+LAST_LINES, ERROR, ERROR_LINES = 50, "Error: ", 3
 # The first and the last port that the kernel gives to connections of any program. Source: ip(7).
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # The lowest port of a server, above those of well-known services, and how many ports are tried.
@@ -142,15 +142,17 @@ class Server(HttpServer):
 
     def _pass_on(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.last_lines.append(line.rstrip())
-            os.write(2, line.encode(errors="replace"))
+        with self.process.stdout as lines:
+            for line in lines:
+                self.last_lines.append(line.rstrip())
+                os.write(2, line.encode(errors="replace"))
 
     def until(self, look: Callable[[], T | None]) -> T:
         """Return what `look` finds, once it finds something.
 
         Raises:
-            OutOfMemory, InvalidRequest: The server ended before; holds what it said last.
+            OutOfMemory, WorkerDied, InvalidRequest: The server ended before, for lack of memory, by a signal without an
+            error of its own, or by itself; holds what it said last.
         """
         # Once it has ended, another program may have its port.
         while self.process.poll() is None:
@@ -158,8 +160,9 @@ class Server(HttpServer):
                 return found
             time.sleep(READY_POLL_S)
         # Waits for its last words, which may name a lack of memory.
-        ending = self.ending()
-        raise self.memory_error() or InvalidRequest(f"the engine's server did not start: {ending}")
+        said = f"the engine's server did not start: {self.ending()}"
+        is_killed = self.process.returncode < 0 and not any(ERROR in line for line in self.last_lines.copy())
+        raise self.memory_error() or (WorkerDied(said) if is_killed else InvalidRequest(said))
 
     def json_line(self) -> dict[str, Any] | None:
         """Return the last line of JSON that it printed; None without one."""
@@ -191,7 +194,7 @@ class Server(HttpServer):
         time.sleep(0.1)
         words = [line for line in self.last_lines.copy() if line.strip()] or ["nothing"]
         # An error may take several lines.
-        first = max((i for i, line in enumerate(words) if "Error: " in line), default=len(words) - 1)
+        first = max((i for i, line in enumerate(words) if ERROR in line), default=len(words) - 1)
         last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
         return f"it ended with code {self.process.poll()}, and said last: {last}"
 

@@ -7,8 +7,9 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.runner_process import command_of, ids_prompt, refusal, workload
+from contract.runner_process import command_of, ids_prompt, load_request, refusal, workload
 from contract.subjects import UNIPROC, VLLM_SERVED
+from launch.standins import wait_until
 from runners.checkpoints import VLLM_SERVED_ARGS as ARGS
 
 from wattdock.errors import Cause
@@ -52,9 +53,24 @@ def test_the_death_of_a_server_or_its_engine_ends_the_pass_and_leaves_no_process
     os.kill(runner.children(killed)[0], signal.SIGKILL)
     refused = refusal(call)
     assert (refused[0], refused.cause) == ("ABORTED", Cause.WORKER)
+    assert (": a process of vLLM's engine died" in refused[1]) == (killed == "EngineCore")
     runner.unload()
     # No longer below the runner: their parent is dead.
     assert [command_of(pid) for pid in engine] == [""] * len(engine)
+
+
+def test_the_death_of_an_engine_that_loads_ends_the_load_as_no_wrong_setting(
+    runners: SharedRunners, checkpoint: Checkpoint
+) -> None:
+    """Its server says an error of its own, which names no cause."""
+    runner = runners.bare(VLLM_SERVED.name)
+    call = runner.stub.Load(load_request(checkpoint.folder, engine_args=ARGS))
+    wait_until(lambda: bool(runner.children("VLLM::EngineCore")))
+    os.kill(runner.children("VLLM::EngineCore")[0], signal.SIGKILL)
+    refused = refusal(call)
+    assert (refused[0], refused.cause) == ("ABORTED", Cause.WORKER)
+    assert "a process of vLLM's engine died, and reported nothing" in refused[1]
+    assert runner.children("wattdock_vllm_server") == []
 
 
 def test_an_argument_that_vllm_refuses_is_named_by_its_server(runners: SharedRunners, checkpoint: Checkpoint) -> None:
