@@ -123,7 +123,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         settings = server_settings(order, folder, model)
         with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             # By a token of its own; it has "/ready" from 0.5.20 on only.
-            server.until(lambda: server.is_up("/health"))
+            server.until(lambda: server.text("/health"))
             info = server.ask("/server_info")
             api = SglangApi(model.ids.eos)
             engine = ServedEngine(server, api, tokenizer=model.tokenizer)

@@ -75,7 +75,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     report("starting the server")
     try:
         with loading(PROGRAM, json.dumps(settings), AS_SERVED) as server:
-            server.until(lambda: server.is_up("/version"))
+            server.until(lambda: server.text("/version"))
             facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
             return VllmServed(server, faults, facts, plan), describe(facts, order, plan)
     except RunnerFault as error:

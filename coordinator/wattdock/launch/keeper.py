@@ -275,8 +275,8 @@ def end_descendants() -> None:
 
 
 def kill_all_but_trackers(pids: list[int]) -> bool:
-    """Kill processes, and continue resource trackers among them; return whether any was killed."""
-    others = [pid for pid in pids if not is_tracker(pid)]
+    """Kill processes, and continue Python's resource trackers among them; return whether any was killed."""
+    others = [pid for pid in pids if TRACKER_WORDS not in command_line(pid)]
     send(signal.SIGKILL, others)
     send(signal.SIGCONT, [pid for pid in pids if pid not in others])
     return bool(others)
@@ -287,11 +287,6 @@ def send(number: signal.Signals, pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def is_tracker(pid: int) -> bool:
-    """Whether a process is one of Python's resource trackers."""
-    return TRACKER_WORDS in command_line(pid)
 
 
 def command_line(pid: int) -> bytes:

@@ -168,10 +168,10 @@ def note_installed(venv: Path) -> None:
         for path, _, size in _recorded(package):
             # A file that is missing is not noted, and refused by `check`.
             with suppress(OSError):
-                if size.isdecimal() and (site / path).stat().st_size != int(size):
-                    wrong[path] = _digest_of(site / path)
-    text = json_text(wrong, indent=2)
-    (venv / NOTE).write_text(text, encoding="utf-8")
+                is_other = size.isdecimal() and (site / path).stat().st_size != int(size)
+                if is_other and (digest := _recorded_digest(site / path)):
+                    wrong[path] = digest
+    (venv / NOTE).write_text(json_text(wrong, indent=2), encoding="utf-8")
 
 
 def _noted(venv: Path) -> dict[str, str]:
@@ -194,28 +194,20 @@ def _recorded(package: Distribution) -> list[tuple[str, str, str]]:
     return [(row[0], row[1], "".join(row[2:3])) for row in rows if row[1:] and row[1].startswith("sha256=")]
 
 
-def _digest_of(file: Path) -> str:
-    """Return the SHA-256 of an environment's file as `RECORD` writes it."""
+def _recorded_digest(file: Path) -> str | None:
+    """Return the SHA-256 of an environment's file as `RECORD` writes it; None if it cannot be read."""
     # There are tens of thousands, before each restart: `open_data` takes thirty times as long as a look at a file's
     # state. The environment is the caller's own, whose folders Python follows as they are.
-    if (digest := _KNOWN.get(_state(file, file.stat()))) is None:
-        with _opened(file) as stream:
-            digest = _sha256(file, stream)
-    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
-
-
-def _opened(file: Path) -> io.BufferedReader:
-    try:
-        return os.fdopen(open_regular(file), "rb")
-    except OSError:
-        # A link, as uv makes under `UV_LINK_MODE=symlink`.
-        return open_data(file)
-
-
-def _recorded_digest(file: Path) -> str | None:
-    """Return a file's SHA-256 as `RECORD` writes it; None if it cannot be read."""
     with suppress(OSError):
-        return _digest_of(file)
+        if (digest := _KNOWN.get(_state(file, file.stat()))) is None:
+            try:
+                stream: io.BufferedReader = os.fdopen(open_regular(file), "rb")
+            except OSError:
+                # A link, as uv makes under `UV_LINK_MODE=symlink`.
+                stream = open_data(file)
+            with stream:
+                digest = _sha256(file, stream)
+        return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
     return None
 
 

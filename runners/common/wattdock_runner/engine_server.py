@@ -72,13 +72,6 @@ class HttpServer:
     def __init__(self, url: str, headers: Mapping[str, str] = {}) -> None:
         self.url, self.headers = url, headers
 
-    def is_up(self, path: str) -> bool | None:
-        """Return whether it answers there that all is well; None while it does not."""
-        with suppress(OSError):
-            self.text(path)
-            return True
-        return None
-
     def ask(self, path: str, body: Any = None) -> Any:
         """Return the JSON that it answers, to a body of JSON if any."""
         return json.loads(self.text(path, body))
@@ -148,7 +141,7 @@ class Server(HttpServer):
                 os.write(2, line.encode(errors="replace"))
 
     def until(self, look: Callable[[], T | None]) -> T:
-        """Return what `look` finds, once it finds something.
+        """Return what `look` finds, once it finds something and the server answers it.
 
         Raises:
             OutOfMemory, WorkerDied, InvalidRequest: The server ended before, for lack of memory, by a signal without an
@@ -156,8 +149,9 @@ class Server(HttpServer):
         """
         # Once it has ended, another program may have its port.
         while self.process.poll() is None:
-            if (found := look()) is not None:
-                return found
+            with suppress(OSError):
+                if (found := look()) is not None:
+                    return found
             time.sleep(READY_POLL_S)
         # Waits for its last words, which may name a lack of memory.
         said = f"the engine's server did not start: {self.ending()}"
