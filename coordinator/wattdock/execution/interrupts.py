@@ -31,11 +31,8 @@ class Interrupts:
 
     def __init__(self, emit: events.Emit = lambda _: None) -> None:
         self._emit = emit
-        self.urgent = False
-        self._requested = False
-        self._interruptible = False
-        self._finishing_pass = False
-        self._announced = False
+        self.urgent = self._requested = self._announced = False
+        self._interruptible = self._finishing_pass = False
         self._old_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:

@@ -160,9 +160,7 @@ class Watch:
     """
 
     def __init__(self, runner: int, wake_fd: int, grace_s: float) -> None:
-        self.runner = runner
-        self.wake_fd = wake_fd
-        self.grace_s = grace_s
+        self.runner, self.wake_fd, self.grace_s = runner, wake_fd, grace_s
         self.status: int | None = None
         self.deadline_s: float | None = None
         self.shortage = ""

@@ -66,8 +66,7 @@ class ProcessLauncher:
     """
 
     def __init__(self, python: Path | None, *, keep_pythonpath: bool = False) -> None:
-        self._python = python
-        self._keep_pythonpath = keep_pythonpath
+        self._python, self._keep_pythonpath = python, keep_pythonpath
 
     def launch(self, spec: LaunchSpec) -> RunnerProcess:
         """Start a runner and return before it answers.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from wattdock_runner.backend import Backend
-    from wattdock_runner.recorder import PassRecord, PassRecorder
+    from wattdock_runner.recorder import PassRecorder
     from wattdock_runner.values import LoadedModel, LoadOrder, Prompt, Report, Workload
 
 # A replica ends at its next step; ranks wait for ever for a rank that has gone.
@@ -51,7 +51,7 @@ class Workers:
         role: A worker's name in messages.
         grace_s: How long workers may take to end once a worker has failed or the pass is cancelled; then all are
             killed.
-        reporting: Number of workers, from the first, whose tokens count.
+        reporting: Number of workers, from the first, whose tokens and whose records of a pass count.
         split: How the workers share the work, beside what the first says of itself.
     """
 
@@ -105,11 +105,8 @@ class Workers:
         recorder.parts = self._board.progress[: self.reporting]
         self._ready = []
         orders = [(GENERATE, workload, list(prompts))] * len(self._orders)
-        recorder.adopt(self._whole(self._call(orders, recorder=recorder)))
-
-    def _whole(self, parts: Sequence[PassRecord]) -> PassRecord:
-        """Return the record of the pass that the workers have recorded."""
-        raise NotImplementedError
+        parts = self._call(orders, recorder=recorder)
+        recorder.adopt(merged(parts) if self.reporting > 1 else parts[0])
 
     def _call(
         self, orders: Sequence[tuple[Any, ...]], *, report: Report | None = None, recorder: PassRecorder | None = None
@@ -236,9 +233,6 @@ class Replicas(Workers):
         share = replace(workload, in_flight=workload.in_flight // self.reporting)
         super().generate(share, prompts, recorder)
 
-    def _whole(self, parts: Sequence[PassRecord]) -> PassRecord:
-        return merged(parts)
-
 
 class Ranks(Workers):
     """Processes that hold a model together and compute every step together; the record of the first counts."""
@@ -252,9 +246,6 @@ class Ranks(Workers):
         meeting = f"/proc/{os.getpid()}/fd/{self._meeting}"
         orders = [replace(order, rank=Rank(number, count, meeting)) for number in range(count)]
         super().__init__(backend, orders, [ON_THIS_HOST | os.environ] * count)
-
-    def _whole(self, parts: Sequence[PassRecord]) -> PassRecord:
-        return parts[0]
 
     def end(self) -> None:
         """End the ranks, and remove their meeting place."""
