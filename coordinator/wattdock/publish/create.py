@@ -260,7 +260,7 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
 
 
 def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
-    """Return a result's settings with "auto" replaced by what ran: model commit, image, GPUs, launcher, accelerator.
+    """Return a result's settings with "auto" replaced by what ran: commits, image, GPUs, launcher, accelerator.
 
     An interpreter's path is left out, and GPUs by index or UUID become their number.
     """
@@ -272,6 +272,9 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
         return settings
     if environment.model.kind == "hub" and environment.model.revision:
         settings["model"] = settings["model"] | {"revision": environment.model.revision}
+    if (draft := result.config.draft) and draft.on_hub and environment.model.draft:
+        _, _, revision = environment.model.draft.rpartition(" ")
+        settings[result.config.backend]["speculative_config"]["revision"] = revision
     if source := gathered.inputs.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
