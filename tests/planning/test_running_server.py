@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from seams.host import GpuActivity
 from seams.planning import find_server
 
 from wattdock.config import load_study
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import Gpu, GpuInventory, GpuProcess
 from wattdock.planning import ExecutionPlan, choose_gpus, preflight
 
@@ -68,6 +69,16 @@ def test_gpus_that_are_named_count_where_no_process_tells(url: str) -> None:
     assert [gpu.uuid for gpu in choose_gpus(config, gpus.without(server.pids()))] == [NEAR]
     server, _ = find_server(experiment(url), gpus)
     assert f"(listening: {os.getpid()})" in server.unmeasured
+
+
+def test_gpus_that_leave_out_one_of_the_server_are_refused(url: str) -> None:
+    """Joules of half of its GPUs would pass for those of its tokens."""
+    gpus = inventory(os.getpid())
+    both = replace(gpus, activity={FAR: gpus.activity[NEAR], NEAR: gpus.activity[NEAR]})
+    with raises(PreflightError, "gpus: [1] leaves out GPU 0", cause=Cause.INVALID_VALUE):
+        find_server(experiment(url, gpus=[1]), both)
+    _, config = find_server(experiment(url, gpus=[1, 0]), both)
+    assert config.gpus == [1, 0]
 
 
 @pytest.mark.parametrize("settings", [{"gpus": [1]}, {"meter": "rapl"}, {"accelerator": "cuda"}])

@@ -40,7 +40,8 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     """Return the server of an experiment, and the experiment with the GPUs on which it has processes.
 
     Raises:
-        PreflightError: GPUs or a meter are asked for, and it is not on this machine, or on no GPU.
+        PreflightError: GPUs or a meter are asked for, and it is not on this machine, or on no GPU; or some of its GPUs
+            are left out.
     """
     parts = urlsplit(config.section.server_url)
     port, named = parts.port or PORTS[parts.scheme], config.gpus if isinstance(config.gpus, list) else None
@@ -53,12 +54,19 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     server = RunningServer(processes.listening_pids(port))
     pids = server.pids()
     of_gpu = {uuid: {process.pid for process in used.processes} for uuid, used in inventory.activity.items()}
+    on = [uuid for uuid in of_gpu if of_gpu[uuid] & pids]
     if named:
         uuids = [gpu.uuid for gpu in inventory.gpus if gpu.index in named or gpu.uuid in named]
-        if not any(of_gpu[uuid] & pids for uuid in uuids):
+        if not {*on} & {*uuids}:
             server = replace(server, named_pids=frozenset().union(*(of_gpu[uuid] for uuid in uuids)))
+        elif missing := [gpu.index for gpu in inventory.gpus if gpu.uuid in {*on} - {*uuids}]:
+            raise PreflightError(
+                f"gpus: {named} leaves out GPU {', '.join(map(str, missing))}, where the server has processes, too",
+                "leave gpus out, or name all of the server's",
+                cause=Cause.INVALID_VALUE,
+            )
         return server, config
-    if config.accelerator != "cpu" and (on := [uuid for uuid in of_gpu if of_gpu[uuid] & pids]):
+    if config.accelerator != "cpu" and on:
         return server, config.model_copy(update={"gpus": on})
     reason = f"no GPU here holds a process of the server (listening: {listed(list(map(str, sorted(server.roots))))})"
     if not pids:
