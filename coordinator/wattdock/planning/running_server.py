@@ -22,18 +22,17 @@ class RunningServer:
     """A server that an experiment finds running.
 
     Attributes:
-        roots: Processes of this machine that listen for it; empty where it shows none.
-        named_pids: Processes on the GPUs that the experiment names, where nothing else tells the server's.
+        roots: Processes of this machine that listen for it, and those on the GPUs that the experiment names where
+            nothing else tells the server's; empty where it shows none.
         unmeasured: Why its energy cannot be measured; empty where it is.
     """
 
     roots: frozenset[int] = frozenset()
-    named_pids: frozenset[int] = frozenset()
     unmeasured: str = ""
 
     def pids(self) -> frozenset[int]:
         """Return its processes as they are now."""
-        return processes.with_descendants(self.roots | self.named_pids)
+        return processes.with_descendants(self.roots)
 
 
 def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[RunningServer, ExperimentConfig]:
@@ -58,7 +57,7 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     if named:
         uuids = [gpu.uuid for gpu in inventory.gpus if gpu.index in named or gpu.uuid in named]
         if not {*on} & {*uuids}:
-            server = replace(server, named_pids=frozenset().union(*(of_gpu[uuid] for uuid in uuids)))
+            server = RunningServer(server.roots.union(*(of_gpu[uuid] for uuid in uuids)))
         elif missing := [gpu.index for gpu in inventory.gpus if gpu.uuid in {*on} - {*uuids}]:
             raise PreflightError(
                 f"gpus: {named} leaves out GPU {', '.join(map(str, missing))}, where the server has processes, too",
