@@ -29,19 +29,6 @@ CALL_PATIENCE_S = 15.0
 PEEK_PATIENCE_NS, PEEK_POLL_S = LONGEST_PAUSE_NS + 2 * NS_PER_S, 0.02
 
 
-class _SamplerThread(threading.Thread):
-    """Runs one sampler; `completed` stays False when it ended with a bug of wattdock's."""
-
-    def __init__(self, sampler: GpuSampler) -> None:
-        super().__init__(name=f"meter-{sampler.uuid}", daemon=True)
-        self.sampler = sampler
-        self.completed = False
-
-    def run(self) -> None:
-        self.sampler.run()
-        self.completed = True
-
-
 class Meter:
     """Records one timeline, from `start` to `stop`; an instance serves once.
 
@@ -66,7 +53,7 @@ class Meter:
         self.reason: str | None = None
         self._source = source
         self._used = used
-        self._threads: list[_SamplerThread] = []
+        self._threads: dict[GpuSampler, threading.Thread] = {}
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
         self._start_ns: int | None = None
@@ -92,7 +79,8 @@ class Meter:
                     self._unreadable[f"index-{index}"] = event
                     continue
                 is_used = self._used is None or reader.uuid in self._used
-                self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
+                sampler = GpuSampler(reader, self.clock, is_used=is_used)
+                self._threads[sampler] = threading.Thread(target=sampler.run, name=f"meter-{reader.uuid}", daemon=True)
             if not self._threads and not self._unreadable:
                 self.reason = self.reason or "the NVIDIA driver lists no GPU"
         except self._source.errors as error:
@@ -101,7 +89,7 @@ class Meter:
         except MeterError as error:
             self.reason = str(error)
             raise
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
         if self._host:
             self._host.start()
@@ -118,12 +106,12 @@ class Meter:
 
     def note_edge(self) -> None:
         """Say that a span begins or ends about now: processes are listed soon."""
-        for thread in self._threads:
-            thread.sampler.note_edge()
+        for sampler in self._threads:
+            sampler.note_edge()
 
     def watts(self) -> dict[str, float | None]:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
-        return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
+        return {sampler.uuid: sampler.latest_power_w for sampler in self._threads}
 
     def peek(self, after_ns: int | None = None) -> Timeline:
         """Return what has been recorded so far; recording goes on.
@@ -134,11 +122,10 @@ class Meter:
         if after_ns is not None:
             self.note_edge()
             until_ns = self.clock.now_ns() + PEEK_PATIENCE_NS
-            waiting = [thread for thread in self._threads if thread.is_alive()]
-            while self.clock.now_ns() < until_ns and not all(t.sampler.has_passed(after_ns) for t in waiting):
+            waiting = [sampler for sampler, thread in self._threads.items() if thread.is_alive()]
+            while self.clock.now_ns() < until_ns and not all(sampler.has_passed(after_ns) for sampler in waiting):
                 self.clock.sleep(PEEK_POLL_S)
-        samplers = [thread.sampler for thread in self._threads]
-        gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in samplers}
+        gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in self._threads}
         return self._timeline(gpus, self.clock.now_ns())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
@@ -156,24 +143,24 @@ class Meter:
             raise MeterError("the meter was stopped before it was started")
         now_ns = self.clock.now_ns()
         until_ns = now_ns if after_ns is None else after_ns
-        for thread in self._threads:
-            thread.sampler.stop_after(until_ns)
+        for sampler in self._threads:
+            sampler.stop_after(until_ns)
         patience_s = max(0, until_ns - now_ns) / NS_PER_S + TAIL_LIMIT_NS / NS_PER_S + CALL_PATIENCE_S
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(patience_s)
         if self._host:
             self._host.stop()
         gpus: dict[str, GpuTimeline] = {}
         end_ns = max(until_ns, self.clock.now_ns())
-        hung = [thread for thread in self._threads if thread.is_alive()]
-        for thread in self._threads:
-            recording = thread.sampler.recording
-            if thread in hung:
+        hung = [sampler for sampler, thread in self._threads.items() if thread.is_alive()]
+        for sampler in self._threads:
+            recording = sampler.recording
+            if sampler in hung:
                 said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
                 recording.events.append(MeterEvent(recording.end_ns, "gpu_lost", said=said))
-            elif not thread.completed:
+            elif not sampler.completed:
                 recording.events.append(MeterEvent(recording.end_ns, "broke_off"))
-            gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid)
+            gpus[sampler.uuid] = recording.timeline(sampler.uuid)
             end_ns = max(end_ns, recording.end_ns)
         if self.reason is None and not hung:
             self._source.close()
