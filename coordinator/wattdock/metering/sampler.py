@@ -365,7 +365,7 @@ class GpuSampler:
         self.recording.events.append(MeterEvent(self._clock.now_ns(), kind, reading=reading, said=said))
 
     def _is_done(self) -> bool:
-        """Return whether a second and a counter change have passed since the instant to stop after."""
+        """Return whether a second, and a change that shows more than the instant to stop after, have passed since."""
         after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
         if after_ns is None or now_ns < after_ns:
             return False
@@ -376,4 +376,4 @@ class GpuSampler:
             return False
         if not self.recording.counter_ns or now_ns >= after_ns + TAIL_LIMIT_NS:
             return True
-        return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns
+        return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns + LONGEST_LAG_NS
