@@ -241,3 +241,4 @@ def test_an_edge_brings_forward_what_is_read_seldom_and_no_other_read() -> None:
     listed_ms = [(listing.at_ns - START_NS) / MS for listing in sampler.recording.processes]
     assert listed_ms == pytest.approx([0, 6_000, sampler.recording.end_ns / MS - START_NS / MS], abs=60)
     assert sum(5_950 < at_ms < 6_950 for at_ms in bench.begins_ms("hot")) == 10
+    assert sampler.latest_power_w == 100
