@@ -17,7 +17,7 @@ from seams.planning import find_server
 from wattdock.config import load_study
 from wattdock.errors import Cause, PreflightError
 from wattdock.host import Gpu, GpuInventory, GpuProcess
-from wattdock.planning import ExecutionPlan, choose_gpus, preflight
+from wattdock.planning import ExecutionPlan, GpuChoice, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,18 +55,18 @@ def test_the_gpus_of_a_server_are_those_of_its_processes_which_occupy_none(url: 
     gpus = inventory(os.getpid())
     server, config = find_server(experiment(url), gpus)
     assert (server.unmeasured, os.getpid() in server.pids()) == ("", True)
-    assert [gpu.uuid for gpu in choose_gpus(config, gpus.without(server.pids()))] == [NEAR]
+    assert [gpu.uuid for gpu in GpuChoice(config, gpus.without(server.pids())).gpus()] == [NEAR]
     crowded = inventory(os.getpid(), 1)
     server, config = find_server(experiment(url), crowded)
     with raises(PreflightError, "process 1 "):
-        choose_gpus(config, crowded.without(server.pids()))
+        GpuChoice(config, crowded.without(server.pids())).gpus()
 
 
 def test_gpus_that_are_named_count_where_no_process_tells(url: str) -> None:
     """As of a server in a container: then what runs on them is the server's."""
     gpus = inventory(1)
     server, config = find_server(experiment(url, gpus=[1]), gpus)
-    assert [gpu.uuid for gpu in choose_gpus(config, gpus.without(server.pids()))] == [NEAR]
+    assert [gpu.uuid for gpu in GpuChoice(config, gpus.without(server.pids())).gpus()] == [NEAR]
     server, _ = find_server(experiment(url), gpus)
     assert f"(listening: {os.getpid()})" in server.unmeasured
 
@@ -86,7 +86,7 @@ def test_on_another_host_speed_alone_is_measured(settings: dict[str, Any]) -> No
     """And whoever asks for joules there is told."""
     server, config = find_server(experiment(ELSEWHERE), inventory(os.getpid()))
     assert (server.unmeasured, server.pids()) == ("the server runs on another host", frozenset())
-    assert choose_gpus(config, inventory()) == ()
+    assert GpuChoice(config, inventory()).gpus() == ()
     [name] = settings
     with raises(PreflightError, f"{name}: ", "energy cannot be measured: the server runs on another host"):
         find_server(experiment(ELSEWHERE, **settings), inventory())

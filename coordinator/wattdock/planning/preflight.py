@@ -16,7 +16,7 @@ from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, c
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
-from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.gpu_choice import GpuChoice
 from wattdock.planning.room import model_memory, require_room_to_answer
 from wattdock.planning.running_server import find_server
 from wattdock.quality import tasks_of
@@ -284,7 +284,7 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     elif not config.command:
         weight_bytes, *_ = model_memory(config, host_gpus, hub_home=host.hub_home, weights_only=True)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = choose_gpus(asked, free_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+    gpus = GpuChoice(asked, free_gpus, visible, host.holders, weight_bytes).gpus()
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
         raise PreflightError(
