@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S, HostClock
+from wattdock.clock import NS_PER_S, Clock
 from wattdock.errors import MeterError
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import ENDS_HERE, TAIL_LIMIT_NS, GpuSampler
@@ -19,7 +19,6 @@ from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from wattdock.clock import Clock
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
@@ -49,7 +48,7 @@ class Meter:
         clock: Clock | None = None,
         used: Collection[str] | None = None,
     ) -> None:
-        self.clock: Clock = clock or HostClock()
+        self.clock = clock or Clock()
         self.reason: str | None = None
         self._source = source
         self._used = used
