@@ -239,18 +239,6 @@ def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> No
         assert meter.stop().reason == caught.value.what
 
 
-def test_a_meter_serves_one_timeline(library: Path) -> None:
-    """Starting twice or stopping first is a mistake of ours and is named."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
-        with raises(MeterError, cause=Cause.NOT_METERED):
-            meter.stop()
-        meter.start()
-        with raises(MeterError, cause=Cause.NOT_METERED):
-            meter.start()
-        meter.stop()
-
-
 def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:
     """Its joules are known all the same."""
     gpus = [FakeGpu(uuid=fake_nvml.uuid_of(number)) for number in (1, 2)]

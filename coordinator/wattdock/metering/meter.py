@@ -55,16 +55,14 @@ class Meter:
         self._threads: dict[GpuSampler, threading.Thread] = {}
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
-        self._start_ns: int | None = None
+        self._start_ns = self.clock.now_ns()
 
     def start(self) -> None:
         """Find the GPUs and begin to record; a machine without GPUs gets a timeline that says why.
 
         Raises:
-            MeterError: A driver is there and cannot be talked to, or the meter was started before.
+            MeterError: A driver is there and cannot be talked to.
         """
-        if self._start_ns is not None:
-            raise MeterError("this meter was started before", "make a new one for each timeline")
         self._start_ns = self.clock.now_ns()
         try:
             self.reason = self._source.open()
@@ -134,12 +132,7 @@ class Meter:
 
         Args:
             after_ns: End of the last span, CLOCK_MONOTONIC nanoseconds.
-
-        Raises:
-            MeterError: The meter was not started.
         """
-        if self._start_ns is None:
-            raise MeterError("the meter was stopped before it was started")
         now_ns = self.clock.now_ns()
         until_ns = now_ns if after_ns is None else after_ns
         for sampler in self._threads:
@@ -168,10 +161,9 @@ class Meter:
     def _timeline(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
         for name, event in self._unreadable.items():
             gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
-        start_ns = end_ns if self._start_ns is None else self._start_ns
         return Timeline(
             meter=self._source.name,
-            start_ns=start_ns,
+            start_ns=self._start_ns,
             end_ns=end_ns,
             gpus=gpus,
             reason=self.reason,
