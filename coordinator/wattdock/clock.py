@@ -42,7 +42,8 @@ class Clock:
 
     def identity(self) -> ClockIdentity:
         """Return which CLOCK_MONOTONIC this is."""
-        return host_clock()
+        namespace = TIME_NAMESPACE.stat().st_ino if TIME_NAMESPACE.exists() else None
+        return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,6 @@ class ClockIdentity:
 
     def __str__(self) -> str:
         return f"boot {self.boot_id or 'unknown'}, time namespace {self.time_namespace or 'unknown'}"
-
-
-def host_clock() -> ClockIdentity:
-    """Return the identity of this process's clock."""
-    namespace = TIME_NAMESPACE.stat().st_ino if TIME_NAMESPACE.exists() else None
-    return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
 
 
 def check_clock(
