@@ -7,7 +7,6 @@ this machine's are listed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -151,7 +150,7 @@ def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _G
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     if lock.is_file():
         gathered.files[LOCK] = content = read_regular(lock, follow=True)
-        gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
+        gathered.lock_sha256 = sha256_of(content)
     return gathered
 
 
@@ -187,7 +186,7 @@ def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bo
         if not prompts and name.startswith(PROMPTS):
             problem = "was left out"
         try:
-            if not problem and hashlib.sha256(read_regular(path, follow=True)).hexdigest() != digest:
+            if not problem and sha256_of(path) != digest:
                 problem = "has changed"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
