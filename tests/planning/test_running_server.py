@@ -79,6 +79,8 @@ def test_gpus_that_leave_out_one_of_the_server_are_refused(url: str) -> None:
         find_server(experiment(url, gpus=[1]), both)
     _, config = find_server(experiment(url, gpus=[1, 0]), both)
     assert config.gpus == [1, 0]
+    with raises(PreflightError, "gpus: [0] leaves out GPU 1", cause=Cause.INVALID_VALUE):
+        find_server(experiment(url, gpus=[0]), gpus)
 
 
 @pytest.mark.parametrize("settings", [{"gpus": [1]}, {"meter": "rapl"}, {"accelerator": "cuda"}])

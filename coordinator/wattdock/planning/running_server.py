@@ -56,15 +56,13 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     on = [uuid for uuid in of_gpu if of_gpu[uuid] & pids]
     if named:
         uuids = [gpu.uuid for gpu in inventory.gpus if gpu.index in named or gpu.uuid in named]
-        if not {*on} & {*uuids}:
-            server = RunningServer(server.roots.union(*(of_gpu[uuid] for uuid in uuids)))
-        elif missing := [gpu.index for gpu in inventory.gpus if gpu.uuid in {*on} - {*uuids}]:
+        if missing := [gpu.index for gpu in inventory.gpus if gpu.uuid in {*on} - {*uuids}]:
             raise PreflightError(
-                f"gpus: {named} leaves out GPU {', '.join(map(str, missing))}, where the server has processes, too",
+                f"gpus: {named} leaves out GPU {', '.join(map(str, missing))}, where the server has processes",
                 "leave gpus out, or name all of the server's",
                 cause=Cause.INVALID_VALUE,
             )
-        return server, config
+        return server if on else RunningServer(server.roots.union(*(of_gpu[uuid] for uuid in uuids))), config
     if config.accelerator != "cpu" and on:
         return server, config.model_copy(update={"gpus": on})
     reason = f"no GPU here holds a process of the server (listening: {listed(list(map(str, sorted(server.roots))))})"
