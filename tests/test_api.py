@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from make.stored import bundled
+from make.rows import document
+from make.stored import bundled, stored
 from refused import raises
+from seams.records import TokenSeries
 
 import wattdock
 from wattdock.errors import RunnerError, StoreError
+from wattdock.metering import Span
+from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord, RestartRecord, disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +93,19 @@ def test_a_table_is_a_frame_of_the_library_that_is_there(measured: wattdock.Resu
     assert str(frame["gpu_count"].dtype) == "Int64"
     block("pandas")
     assert isinstance(wattdock.results(), pa.Table)
+
+
+def test_a_hash_of_64_bits_stays_whole_where_another_one_is_missing(tmp_path: Path) -> None:
+    """A number of 53 bits would be no prompt's hash, or another prompt's."""
+    pytest.importorskip("pandas", reason="pandas, which Zeus brings, is not installed")
+    folder, largest = stored(tmp_path / "results"), 2**64 - 1
+    requests = RequestRecord(0, 1, prompt_hash=largest), RequestRecord(1, 1, prompt_hash=None)
+    tokens = TokenSeries(*np.zeros((2, 0), dtype=np.int64))
+    run_pass = PassRecord(Span("pass", 1, 2), requests, tokens, 0, None, None, 0)
+    environment = EnvironmentSnapshot.model_validate(document()["environment"])
+    disk.write(RestartRecord(0, environment=environment, passes=(run_pass,)), folder / "restarts/0")
+    [result] = wattdock.load(folder)
+    assert int(result.requests()["prompt_hash"][0]) == largest
 
 
 @pytest.fixture

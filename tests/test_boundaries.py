@@ -120,7 +120,7 @@ OPENED_ELSEWHERE = {
     "opening.py: the kernel's": {"OVERFLOW_UID.read_text"},
     "owned_folder.py: here it is done": {"os.open"},
     "files.py: here folders are made": {"os.open", "scratch.open"},
-    "files.py: the kernel's": {"BOOT_ID.read_text", "(PROC / 'locks').read_text", "(process / 'comm').read_text"},
+    "files.py: the kernel's": {"(PROC / 'locks').read_text", "(process / 'comm').read_text"},
     "publish/archive.py: a file of an OwnedFolder": {"content.open"},
     "clock.py: the kernel's": {"BOOT_ID.read_text"},
     "doctor/checks.py: the kernel's": {"file.read_text"},

@@ -221,5 +221,5 @@ def _framed(table: pa.Table, frame: Frame) -> Any:
         return table
     pandas = import_module("pandas")
     # Where an integer is missing, pandas would make numbers of 53 bits of the others.
-    integers = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
+    integers = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype(), "uint64": pandas.UInt64Dtype()}
     return table.to_pandas(types_mapper=lambda kind: integers.get(str(kind)))

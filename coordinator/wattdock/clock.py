@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from wattdock.errors import ClockError
 
@@ -18,16 +17,16 @@ TIME_NAMESPACE = Path("/proc/self/ns/time")
 CONSEQUENCE = "spans and energy cannot be put on one timeline; run the runner on this host, in its time namespace"
 
 
-class Clock(Protocol):
-    """CLOCK_MONOTONIC and the time of day, or a simulation of both."""
+class Clock:
+    """The host's CLOCK_MONOTONIC and time of day; a class derived from it simulates both."""
 
     def now_ns(self) -> int:
         """Return this instant in nanoseconds."""
-        ...
+        return time.monotonic_ns()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
-        ...
+        return event.wait(timeout_s)
 
     def wall_ns(self) -> int:
         """Return the time of day, which may be stepped, in nanoseconds since 1970."""
@@ -43,19 +42,8 @@ class Clock(Protocol):
 
     def identity(self) -> ClockIdentity:
         """Return which CLOCK_MONOTONIC this is."""
-        return host_clock()
-
-
-class HostClock(Clock):
-    """The host's CLOCK_MONOTONIC."""
-
-    def now_ns(self) -> int:
-        """Return this instant in nanoseconds."""
-        return time.monotonic_ns()
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Sleep until the event is set or `timeout_s` seconds are over; return whether the event is set."""
-        return event.wait(timeout_s)
+        namespace = TIME_NAMESPACE.stat().st_ino if TIME_NAMESPACE.exists() else None
+        return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
 
 
 @dataclass(frozen=True)
@@ -75,12 +63,6 @@ class ClockIdentity:
 
     def __str__(self) -> str:
         return f"boot {self.boot_id or 'unknown'}, time namespace {self.time_namespace or 'unknown'}"
-
-
-def host_clock() -> ClockIdentity:
-    """Return the identity of this process's clock."""
-    namespace = TIME_NAMESPACE.stat().st_ino if TIME_NAMESPACE.exists() else None
-    return ClockIdentity(BOOT_ID.read_text().strip() if os.access(BOOT_ID, os.R_OK) else "", namespace)
 
 
 def check_clock(

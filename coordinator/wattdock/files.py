@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from wattdock.clock import BOOT_ID
+from wattdock.clock import Clock
 from wattdock.errors import ConfigError, StoreError
 from wattdock.opening import PROC, follow_links, is_kernels, is_trusted, open_regular, proc_path
 from wattdock.output import harmless
@@ -310,8 +310,7 @@ def is_held(folder: Path, *, uid: int) -> bool:
 @functools.cache
 def _boot() -> str:
     """Return four letters for this boot, by its id, which containers share with their host."""
-    digits = BOOT_ID.read_text()[:6] if os.access(BOOT_ID, os.R_OK) else "0" * 6
-    return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode()
+    return base64.urlsafe_b64encode(bytes.fromhex(Clock().identity().boot_id[:6] or "000000")).decode()
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def on(library: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> Called
     def call(gpus: tuple[FakeGpu, ...], *words: str, **faults: Any) -> CompletedProcess[str]:
         options: dict[str, Any] = faults if gpus else {"init_error": 12}
         with fake_nvml.loaded(library, gpus=gpus, **options) as fake:
-            monkeypatch.setattr(meter, "HostClock", lambda: fake)
+            monkeypatch.setattr(meter, "Clock", lambda: fake)
             return called(*words)
 
     return call

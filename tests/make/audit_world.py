@@ -182,7 +182,7 @@ class EdgeClock(Clock):
             return self._fake.wait(event, timeout_s)
         self._fake.wait(event, max(0, left.pop(0) - self.now_ns()) / NS_PER_S)
         assert self.meter is not None
-        [own] = [thread.sampler for thread in self.meter._threads if thread.sampler._wake is event]
+        [own] = [sampler for sampler in self.meter._threads if sampler._wake is event]
         own.note_edge()
         return True
 

@@ -13,7 +13,6 @@ from make.records import PERIOD_S
 from seams.metering import COUNTER_LAG, Series, Ticks
 
 from wattdock.clock import NS_PER_S, Clock, ClockIdentity
-from wattdock.errors import MeterError
 from wattdock.metering import GpuTimeline, Timeline
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class VirtualMeter:
     power: Mapping[str, Power]
     as_read: Callable[[Timeline], Timeline]
     at_end: Callable[[Timeline], Timeline]
-    start_ns: int | None = None
+    start_ns: int = 0
     edges_ns: list[int] = field(default_factory=list)
 
     def start(self) -> None:
@@ -74,8 +73,6 @@ class VirtualMeter:
         return {uuid: power(now_s) for uuid, power in self.power.items()}
 
     def peek(self, after_ns: int | None = None) -> Timeline:
-        if self.start_ns is None:
-            raise MeterError("the meter was stopped before it was started")
         start_ns, end_ns = self.start_ns, self.clock.now_ns()
         gpus = {uuid: self._gpu(uuid, power, start_ns, end_ns) for uuid, power in self.power.items()}
         return self.as_read(Timeline("nvml", start_ns, end_ns, gpus, reason=None if gpus else "no GPU"))

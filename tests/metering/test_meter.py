@@ -156,19 +156,6 @@ def test_processes_are_read_at_start_every_thirty_seconds_and_at_the_end(metered
     assert (graphics.pid, graphics.kind) == (7, "graphics")
 
 
-def test_the_begin_and_end_of_a_span_bring_the_process_list_forward(library: Path) -> None:
-    """Listed at the start, soon after the edge, and at the end."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu(processes=(FakeProcess(4242),))]) as fake:
-        nvml.open_nvml()
-        sampler = GpuSampler(nvml_reader(nvml.device(0), fake), fake)
-        sampler.note_edge()
-        sampler.stop_after(ORIGIN_NS + 5 * S)
-        sampler.run()
-    at_s = [(listing.at_ns - ORIGIN_NS) / S for listing in sampler.recording.processes]
-    assert at_s == [pytest.approx(0, abs=0.3), pytest.approx(0, abs=0.6), pytest.approx(6, abs=0.3)]
-    assert sampler.latest_power_w == pytest.approx(80)
-
-
 class Hanging(Source):
     """A library whose only call returns once the gate opens, with the loss of the GPU."""
 
@@ -250,18 +237,6 @@ def test_a_driver_that_cannot_be_talked_to_is_a_meter_error(library: Path) -> No
         with raises(MeterError, cause=Cause.NOT_METERED) as caught:
             meter.start()
         assert meter.stop().reason == caught.value.what
-
-
-def test_a_meter_serves_one_timeline(library: Path) -> None:
-    """Starting twice or stopping first is a mistake of ours and is named."""
-    with fake_nvml.loaded(library, gpus=[FakeGpu()]) as fake:
-        meter = Meter(NvmlSource(), clock=fake)
-        with raises(MeterError, cause=Cause.NOT_METERED):
-            meter.stop()
-        meter.start()
-        with raises(MeterError, cause=Cause.NOT_METERED):
-            meter.start()
-        meter.stop()
 
 
 def test_a_gpu_that_nobody_uses_is_read_less_often(library: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from seams.metering import POWER_SAMPLES, SAMPLES, GpuReader, GpuSampler, PowerRead
 
 from wattdock.clock import NS_PER_S, Clock
+from wattdock.metering import EnergyCurve
 
 if TYPE_CHECKING:
     import threading
@@ -184,6 +185,15 @@ def test_a_sampler_ends_a_second_and_a_change_after_the_instant_it_was_told() ->
     assert replace(still, start_ns=still.end_ns).timeline("").busy_fraction is None
 
 
+@pytest.mark.parametrize("before_ms", [3, 9, 15, 21])
+def test_a_span_that_ends_just_before_a_change_has_energy(before_ms: int) -> None:
+    """A change shows what was true some milliseconds before; the next that is looked for comes a second later."""
+    bench, end_ms = Bench(sample_ms=20), 10_900 - before_ms
+    timeline = bench.run(end_ms / 1_000).recording.timeline("")
+    energy = EnergyCurve(timeline).between(START_NS + (end_ms - 1_000) * MS, START_NS + end_ms * MS)
+    assert energy.energy_j == pytest.approx(100, rel=0.02), energy.reason
+
+
 @pytest.mark.parametrize(("change_ms", "sample_ms", "passed"), [(31, 31, True), (30, 31, False), (31, 30, False)])
 def test_an_instant_has_passed_when_the_last_change_and_the_last_sample_are_later_by_more_than_they_trail(
     change_ms: int, sample_ms: int, *, passed: bool
@@ -231,3 +241,4 @@ def test_an_edge_brings_forward_what_is_read_seldom_and_no_other_read() -> None:
     listed_ms = [(listing.at_ns - START_NS) / MS for listing in sampler.recording.processes]
     assert listed_ms == pytest.approx([0, 6_000, sampler.recording.end_ns / MS - START_NS / MS], abs=60)
     assert sum(5_950 < at_ms < 6_950 for at_ms in bench.begins_ms("hot")) == 10
+    assert sampler.latest_power_w == 100

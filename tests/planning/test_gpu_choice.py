@@ -12,7 +12,7 @@ from seams.host import GpuActivity, Holder
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, PreflightError
 from wattdock.host import Gpu, GpuInventory, GpuProcess, Link
-from wattdock.planning import choose_gpus
+from wattdock.planning import GpuChoice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def indices_of(
     **settings: Any,
 ) -> list[int]:
     config = ExperimentConfig.model_validate(settings)
-    gpus = choose_gpus(config, inventory, visible=visible, leases=leases, weight_bytes=weight_bytes)
+    gpus = GpuChoice(config, inventory, visible, leases or {}, weight_bytes).gpus()
     return [gpu.index for gpu in gpus]
 
 

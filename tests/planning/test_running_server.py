@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,9 @@ from seams.host import GpuActivity
 from seams.planning import find_server
 
 from wattdock.config import load_study
-from wattdock.errors import PreflightError
+from wattdock.errors import Cause, PreflightError
 from wattdock.host import Gpu, GpuInventory, GpuProcess
-from wattdock.planning import ExecutionPlan, choose_gpus, preflight
+from wattdock.planning import ExecutionPlan, GpuChoice, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,20 +55,32 @@ def test_the_gpus_of_a_server_are_those_of_its_processes_which_occupy_none(url: 
     gpus = inventory(os.getpid())
     server, config = find_server(experiment(url), gpus)
     assert (server.unmeasured, os.getpid() in server.pids()) == ("", True)
-    assert [gpu.uuid for gpu in choose_gpus(config, gpus.without(server.pids()))] == [NEAR]
+    assert [gpu.uuid for gpu in GpuChoice(config, gpus.without(server.pids())).gpus()] == [NEAR]
     crowded = inventory(os.getpid(), 1)
     server, config = find_server(experiment(url), crowded)
     with raises(PreflightError, "process 1 "):
-        choose_gpus(config, crowded.without(server.pids()))
+        GpuChoice(config, crowded.without(server.pids())).gpus()
 
 
 def test_gpus_that_are_named_count_where_no_process_tells(url: str) -> None:
     """As of a server in a container: then what runs on them is the server's."""
     gpus = inventory(1)
     server, config = find_server(experiment(url, gpus=[1]), gpus)
-    assert [gpu.uuid for gpu in choose_gpus(config, gpus.without(server.pids()))] == [NEAR]
+    assert [gpu.uuid for gpu in GpuChoice(config, gpus.without(server.pids())).gpus()] == [NEAR]
     server, _ = find_server(experiment(url), gpus)
     assert f"(listening: {os.getpid()})" in server.unmeasured
+
+
+def test_gpus_that_leave_out_one_of_the_server_are_refused(url: str) -> None:
+    """Joules of half of its GPUs would pass for those of its tokens."""
+    gpus = inventory(os.getpid())
+    both = replace(gpus, activity={FAR: gpus.activity[NEAR], NEAR: gpus.activity[NEAR]})
+    with raises(PreflightError, "gpus: [1] leaves out GPU 0", cause=Cause.INVALID_VALUE):
+        find_server(experiment(url, gpus=[1]), both)
+    _, config = find_server(experiment(url, gpus=[1, 0]), both)
+    assert config.gpus == [1, 0]
+    with raises(PreflightError, "gpus: [0] leaves out GPU 1", cause=Cause.INVALID_VALUE):
+        find_server(experiment(url, gpus=[0]), gpus)
 
 
 @pytest.mark.parametrize("settings", [{"gpus": [1]}, {"meter": "rapl"}, {"accelerator": "cuda"}])
@@ -75,7 +88,7 @@ def test_on_another_host_speed_alone_is_measured(settings: dict[str, Any]) -> No
     """And whoever asks for joules there is told."""
     server, config = find_server(experiment(ELSEWHERE), inventory(os.getpid()))
     assert (server.unmeasured, server.pids()) == ("the server runs on another host", frozenset())
-    assert choose_gpus(config, inventory()) == ()
+    assert GpuChoice(config, inventory()).gpus() == ()
     [name] = settings
     with raises(PreflightError, f"{name}: ", "energy cannot be measured: the server runs on another host"):
         find_server(experiment(ELSEWHERE, **settings), inventory())

@@ -151,6 +151,21 @@ def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
     assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]
 
 
+def test_models_from_a_hub_are_pinned_to_the_commits_that_ran(tmp_path: Path) -> None:
+    """The draft model, too: another one has other tokens accepted, and so other joules per token."""
+    commit, of_draft = "e" * 40, "d" * 40
+    sample = document()
+    environment, config = sample["environment"], sample["config"]
+    environment["model"] |= {"kind": "hub", "revision": commit, "draft": f"maker/draft {of_draft}"}
+    drafts = {"speculative_config": {"model": "maker/draft", "num_speculative_tokens": 2}}
+    config |= {"backend": "vllm", "model": {"id": "maker/model"}, "vllm": drafts}
+    made = bundled(stored(tmp_path / "results", config=config, environment=environment), tmp_path / "b.tar")
+    [experiment] = load_study(unpacked(made.path, tmp_path) / "study.yaml", {}).experiments
+    assert experiment.model.revision == commit
+    assert experiment.draft
+    assert experiment.draft.revision == of_draft
+
+
 def test_a_lock_of_images_goes_in_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results cite its hash."""
     lock = tmp_path / "images.lock"

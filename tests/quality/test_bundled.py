@@ -119,8 +119,19 @@ def test_thoughts_reach_to_the_last_mark_of_their_end(
 
 def test_thoughts_that_the_template_begins_are_marked_and_a_cut_one_says_nothing() -> None:
     """The prompt ends with the mark: one answer ends its thoughts, the other is cut within them; without, no change."""
-    marked = with_marks(["9 no</think>8", "is it 8", None])
+    marked = with_marks(["9 no</think>8", "is it 8", None], [True, False, False])
     assert marked == ["<think>9 no</think>8", "<think>is it 8", None]
     assert [Answer(text).said for text in marked if text] == ["8", ""]
     plain: list[str | None] = ["8", "<think>9</think>8"]
-    assert with_marks(plain) == plain
+    assert with_marks(plain, [True, True]) == plain
+
+
+def test_one_stray_mark_does_not_make_thoughts_of_all_other_answers() -> None:
+    """Answers that end by themselves without a mark were no thoughts: their template begins none."""
+    said: list[str | None] = ["7", "7</think>7", "it is 7", "7 is wh"]
+    assert [Answer(text or "").said for text in with_marks(said, [True, True, True, False])] == [
+        "7",
+        "7",
+        "it is 7",
+        "7 is wh",
+    ]

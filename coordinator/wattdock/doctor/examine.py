@@ -11,7 +11,7 @@ from wattdock.doctor.checks import DRIVER, EACH_GPU, MACHINE, ExaminedGpu, Exami
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
 from wattdock.metering import choose_meter
-from wattdock.planning import choose_gpus, preflight
+from wattdock.planning import GpuChoice, preflight
 from wattdock.runner import RunnerClient
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
     remedy = "unset CUDA_VISIBLE_DEVICES, or set it to GPUs of this machine"
     choice = Outcome("fail", f"none: CUDA_VISIBLE_DEVICES={visible}", remedy=remedy)
     try:
-        chosen = choose_gpus(config, host_gpus, visible=visible)
+        chosen = GpuChoice(config, host_gpus, visible).gpus()
     except PreflightError as error:
         choice = Outcome.of_error(error)
     if chosen:

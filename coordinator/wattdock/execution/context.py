@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S, Clock, HostClock
+from wattdock.clock import NS_PER_S, Clock
 from wattdock.errors import Cause, PreflightError
 from wattdock.host import GpuInventory, leases
 from wattdock.planning import ExecutionPlan, plan_study
@@ -130,7 +130,7 @@ class MachineAccess:
             they cannot, and the share of each node's CPUs that others used in the last pass.
     """
 
-    clock: Clock = field(default_factory=HostClock)
+    clock: Clock = field(default_factory=Clock)
     plan: Callable[..., list[ExecutionPlan]] = plan_study
     new_meter: Callable[[ExecutionPlan], Meter] = ExecutionPlan.new_meter
     launcher: Callable[[ExecutionPlan, Callable[[str], None]], AbstractContextManager[Launcher]] = (

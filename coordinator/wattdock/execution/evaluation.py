@@ -117,7 +117,8 @@ class _AskedEngine:
         number = self.first + len(self.passes)
         answered = generate(runner, self.recording, request)
         # A template that begins the thoughts leaves their mark in the prompt.
-        texts = with_marks([each.text for each in answered.requests])
+        ended = [each.finish_reason == "stop" for each in answered.requests]
+        texts = with_marks([each.text for each in answered.requests], ended)
         marked = tuple(
             dataclasses.replace(each, text=text) for each, text in zip(answered.requests, texts, strict=True)
         )

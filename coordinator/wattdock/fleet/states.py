@@ -72,7 +72,7 @@ def states_of(tasks: Sequence[Task], queued: Iterable[QueuedTask], endings: Sequ
             state, detail = (FAILED, pluralize(task.failed, "experiment")) if task.failed else (DONE, "")
         else:
             state = UNFINISHED
-            detail = task.problem or (ending.why if ending else KILLED if task.begun.lines else NOT_BEGUN)
+            detail = task.begun.problem or (ending.why if ending else KILLED if task.begun.lines else NOT_BEGUN)
             exit_code = ending.exit_code if ending else ExitCode.INTERRUPTED
         measured, passes = task.begun.passes(task.study)
         states.append(

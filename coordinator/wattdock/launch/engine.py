@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattdock.clock import host_clock
+from wattdock.clock import Clock
 from wattdock.errors import Cause, LaunchError, PreflightError
 from wattdock.files import is_held
 from wattdock.host import folders
@@ -313,7 +313,7 @@ def place_of(lock: Path) -> str:
 
     Equal where the path leads to the same folder. Containers see their host's boot.
     """
-    boot = host_clock().boot_id
+    boot = Clock().identity().boot_id
     try:
         folder = lock.parent.stat()
     except OSError:

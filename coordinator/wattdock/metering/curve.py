@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.metering.timeline import GpuTimeline, Series
+    from wattdock.metering.timeline import GpuTimeline
 
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
@@ -142,13 +142,17 @@ class EnergyCurve:
         board, power = self.between(start_ns, end_ns), self._gpu.series.get(HBM_POWER)
         if board.energy_j is None:
             return board
-        curve = power and _HbmCurve(power)
-        why_not = curve.why_not(start_ns, end_ns) if curve else "the driver does not report the memory's power"
-        energy_j, timing_j = curve.between(start_ns, end_ns) if curve and not why_not else (None, None)
-        if energy_j is not None and not 0 < energy_j <= MAX_HBM_SHARE * board.energy_j:
+        unknown = replace(board, energy_j=None, timing_j=None)
+        if power is None:
+            return replace(unknown, reason="the driver does not report the memory's power")
+        at_s = (power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
+        if why_not := _hbm_why_not(at_s, board.duration_s):
+            return replace(unknown, reason=why_not)
+        energy_j, timing_j = _hbm_joules(at_s, power.value, board.duration_s)
+        if not 0 < energy_j <= MAX_HBM_SHARE * board.energy_j:
             why_not = f"the driver's figure for the memory is {energy_j / board.energy_j:.0%} of the board's power"
-            energy_j = timing_j = None
-        return replace(board, energy_j=energy_j, timing_j=timing_j, reason=why_not)
+            return replace(unknown, reason=why_not)
+        return replace(board, energy_j=energy_j, timing_j=timing_j)
 
     def bins(self, start_ns: int, end_ns: int) -> tuple[Indices, Floats]:
         """Return the instants in a span at which its energy is known, not interpolated, and the joules between them.
@@ -160,41 +164,30 @@ class EnergyCurve:
         return self._curve.bins(start_ns, end_ns)
 
 
-class _HbmCurve:
-    """Energy of the memory from readings, each the mean of the second before it."""
+def _hbm_why_not(at_s: Floats, duration_s: float) -> str | None:
+    """Return why a span has no energy of the memory, or None; `at_s`: ends of the readings, s after its begin."""
+    if duration_s < LEAST_HBM_S:
+        return f"the memory's power is a mean of one second; of {LEAST_HBM_S:.0f} s the span has {duration_s:.1f}"
+    first, last = int(np.searchsorted(at_s, 1.0)) - 1, int(np.searchsorted(at_s, duration_s))
+    if first < 0 or last >= len(at_s):
+        return "the span is not inside the readings of the memory's power"
+    if (longest_s := float(np.diff(at_s[first : last + 1]).max())) > MAX_HBM_GAP_S:
+        return f"the memory's power was not read for {longest_s:.1f} s within the span"
+    return None
 
-    def __init__(self, power: Series) -> None:
-        self._power = power
 
-    def why_not(self, start_ns: int, end_ns: int) -> str | None:
-        """Return why a span has no energy, or None."""
-        at_s, duration_s = self._since(start_ns), (end_ns - start_ns) / NS_PER_S
-        if duration_s < LEAST_HBM_S:
-            return f"the memory's power is a mean of one second; of {LEAST_HBM_S:.0f} s the span has {duration_s:.1f}"
-        first, last = int(np.searchsorted(at_s, 1.0)) - 1, int(np.searchsorted(at_s, duration_s))
-        if first < 0 or last >= len(at_s):
-            return "the span is not inside the readings of the memory's power"
-        if (longest_s := float(np.diff(at_s[first : last + 1]).max())) > MAX_HBM_GAP_S:
-            return f"the memory's power was not read for {longest_s:.1f} s within the span"
-        return None
+def _hbm_joules(at_s: Floats, power_w: Floats, duration_s: float) -> tuple[float, float]:
+    """Return joules and their standard uncertainty from readings, each the mean of the second before it.
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Return joules and their standard uncertainty.
-
-        Readings at whole seconds after the begin add up to the energy until then; the part of a second that remains
-        takes the mean of the last second. How power changed within that is unknown, and how old the readings are.
-        """
-        at_s, duration_s = self._since(start_ns), (end_ns - start_ns) / NS_PER_S
-        seconds, part_s = divmod(duration_s, 1.0)
-        *means_w, last_w = np.interp([*np.arange(1.0, seconds + 1), duration_s], at_s, self._power.value)
-        before_w, after_w = np.interp([0.0, duration_s + 1], at_s, self._power.value)
-        edges_j = HBM_LAG.std_s * (abs(means_w[0] - before_w) + abs(last_w - after_w))
-        inside = (at_s > 1.0) & (at_s < duration_s)
-        # A mean of a second rises as fast as power differs from what it was a second before.
-        differences_w = np.diff(self._power.value[inside]) / np.diff(at_s[inside])
-        part_j = sqrt(float(np.mean(differences_w**2)) / 2 * part_s * (1 - part_s))
-        return float(sum(means_w) + part_s * last_w), hypot(edges_j, part_j)
-
-    def _since(self, start_ns: int) -> Floats:
-        """Return when the seconds of the readings ended, s."""
-        return (self._power.at_ns - start_ns) / NS_PER_S - HBM_LAG.mean_s
+    Readings at whole seconds after the begin add up to the energy until then; the part of a second that remains takes
+    the mean of the last second. How power changed within that is unknown, and how old the readings are.
+    """
+    seconds, part_s = divmod(duration_s, 1.0)
+    *means_w, last_w = np.interp([*np.arange(1.0, seconds + 1), duration_s], at_s, power_w)
+    before_w, after_w = np.interp([0.0, duration_s + 1], at_s, power_w)
+    edges_j = HBM_LAG.std_s * (abs(means_w[0] - before_w) + abs(last_w - after_w))
+    inside = (at_s > 1.0) & (at_s < duration_s)
+    # A mean of a second rises as fast as power differs from what it was a second before.
+    differences_w = np.diff(power_w[inside]) / np.diff(at_s[inside])
+    part_j = sqrt(float(np.mean(differences_w**2)) / 2 * part_s * (1 - part_s))
+    return float(sum(means_w) + part_s * last_w), hypot(edges_j, part_j)

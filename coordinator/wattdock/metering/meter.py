@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wattdock.clock import NS_PER_S, HostClock
+from wattdock.clock import NS_PER_S, Clock
 from wattdock.errors import MeterError
 from wattdock.metering.rapl import RaplRecorder
 from wattdock.metering.sampler import ENDS_HERE, TAIL_LIMIT_NS, GpuSampler
@@ -19,7 +19,6 @@ from wattdock.metering.timeline import GpuTimeline, MeterEvent, Ticks, Timeline
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from wattdock.clock import Clock
     from wattdock.metering.rapl import Domain
     from wattdock.metering.source import Meaning, Source
 
@@ -27,19 +26,6 @@ if TYPE_CHECKING:
 CALL_PATIENCE_S = 15.0
 # How long `peek` waits: a change may have begun before the instant, and the next one comes a pause later.
 PEEK_PATIENCE_NS, PEEK_POLL_S = LONGEST_PAUSE_NS + 2 * NS_PER_S, 0.02
-
-
-class _SamplerThread(threading.Thread):
-    """Runs one sampler; `completed` stays False when it ended with a bug of wattdock's."""
-
-    def __init__(self, sampler: GpuSampler) -> None:
-        super().__init__(name=f"meter-{sampler.uuid}", daemon=True)
-        self.sampler = sampler
-        self.completed = False
-
-    def run(self) -> None:
-        self.sampler.run()
-        self.completed = True
 
 
 class Meter:
@@ -62,23 +48,21 @@ class Meter:
         clock: Clock | None = None,
         used: Collection[str] | None = None,
     ) -> None:
-        self.clock: Clock = clock or HostClock()
+        self.clock = clock or Clock()
         self.reason: str | None = None
         self._source = source
         self._used = used
-        self._threads: list[_SamplerThread] = []
+        self._threads: dict[GpuSampler, threading.Thread] = {}
         self._host = RaplRecorder(domains, self.clock) if domains else None
         self._unreadable: dict[str, MeterEvent] = {}
-        self._start_ns: int | None = None
+        self._start_ns = self.clock.now_ns()
 
     def start(self) -> None:
         """Find the GPUs and begin to record; a machine without GPUs gets a timeline that says why.
 
         Raises:
-            MeterError: A driver is there and cannot be talked to, or the meter was started before.
+            MeterError: A driver is there and cannot be talked to.
         """
-        if self._start_ns is not None:
-            raise MeterError("this meter was started before", "make a new one for each timeline")
         self._start_ns = self.clock.now_ns()
         try:
             self.reason = self._source.open()
@@ -92,7 +76,8 @@ class Meter:
                     self._unreadable[f"index-{index}"] = event
                     continue
                 is_used = self._used is None or reader.uuid in self._used
-                self._threads.append(_SamplerThread(GpuSampler(reader, self.clock, is_used=is_used)))
+                sampler = GpuSampler(reader, self.clock, is_used=is_used)
+                self._threads[sampler] = threading.Thread(target=sampler.run, name=f"meter-{reader.uuid}", daemon=True)
             if not self._threads and not self._unreadable:
                 self.reason = self.reason or "the NVIDIA driver lists no GPU"
         except self._source.errors as error:
@@ -101,7 +86,7 @@ class Meter:
         except MeterError as error:
             self.reason = str(error)
             raise
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
         if self._host:
             self._host.start()
@@ -118,12 +103,12 @@ class Meter:
 
     def note_edge(self) -> None:
         """Say that a span begins or ends about now: processes are listed soon."""
-        for thread in self._threads:
-            thread.sampler.note_edge()
+        for sampler in self._threads:
+            sampler.note_edge()
 
     def watts(self) -> dict[str, float | None]:
         """Return the latest power per GPU UUID in watts, None where there is none; for display only."""
-        return {thread.sampler.uuid: thread.sampler.latest_power_w for thread in self._threads}
+        return {sampler.uuid: sampler.latest_power_w for sampler in self._threads}
 
     def peek(self, after_ns: int | None = None) -> Timeline:
         """Return what has been recorded so far; recording goes on.
@@ -134,11 +119,10 @@ class Meter:
         if after_ns is not None:
             self.note_edge()
             until_ns = self.clock.now_ns() + PEEK_PATIENCE_NS
-            waiting = [thread for thread in self._threads if thread.is_alive()]
-            while self.clock.now_ns() < until_ns and not all(t.sampler.has_passed(after_ns) for t in waiting):
+            waiting = [sampler for sampler, thread in self._threads.items() if thread.is_alive()]
+            while self.clock.now_ns() < until_ns and not all(sampler.has_passed(after_ns) for sampler in waiting):
                 self.clock.sleep(PEEK_POLL_S)
-        samplers = [thread.sampler for thread in self._threads]
-        gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in samplers}
+        gpus = {sampler.uuid: sampler.recording.timeline(sampler.uuid) for sampler in self._threads}
         return self._timeline(gpus, self.clock.now_ns())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
@@ -148,32 +132,27 @@ class Meter:
 
         Args:
             after_ns: End of the last span, CLOCK_MONOTONIC nanoseconds.
-
-        Raises:
-            MeterError: The meter was not started.
         """
-        if self._start_ns is None:
-            raise MeterError("the meter was stopped before it was started")
         now_ns = self.clock.now_ns()
         until_ns = now_ns if after_ns is None else after_ns
-        for thread in self._threads:
-            thread.sampler.stop_after(until_ns)
+        for sampler in self._threads:
+            sampler.stop_after(until_ns)
         patience_s = max(0, until_ns - now_ns) / NS_PER_S + TAIL_LIMIT_NS / NS_PER_S + CALL_PATIENCE_S
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(patience_s)
         if self._host:
             self._host.stop()
         gpus: dict[str, GpuTimeline] = {}
         end_ns = max(until_ns, self.clock.now_ns())
-        hung = [thread for thread in self._threads if thread.is_alive()]
-        for thread in self._threads:
-            recording = thread.sampler.recording
-            if thread in hung:
+        hung = [sampler for sampler, thread in self._threads.items() if thread.is_alive()]
+        for sampler in self._threads:
+            recording = sampler.recording
+            if sampler in hung:
                 said = f"a call into NVML has not returned for {CALL_PATIENCE_S:.0f} s; {ENDS_HERE}"
                 recording.events.append(MeterEvent(recording.end_ns, "gpu_lost", said=said))
-            elif not thread.completed:
+            elif not sampler.completed:
                 recording.events.append(MeterEvent(recording.end_ns, "broke_off"))
-            gpus[thread.sampler.uuid] = recording.timeline(thread.sampler.uuid)
+            gpus[sampler.uuid] = recording.timeline(sampler.uuid)
             end_ns = max(end_ns, recording.end_ns)
         if self.reason is None and not hung:
             self._source.close()
@@ -182,10 +161,9 @@ class Meter:
     def _timeline(self, gpus: dict[str, GpuTimeline], end_ns: int) -> Timeline:
         for name, event in self._unreadable.items():
             gpus[name] = GpuTimeline(uuid=name, energy_source=None, ticks=Ticks.from_rows(), events=(event,))
-        start_ns = end_ns if self._start_ns is None else self._start_ns
         return Timeline(
             meter=self._source.name,
-            start_ns=start_ns,
+            start_ns=self._start_ns,
             end_ns=end_ns,
             gpus=gpus,
             reason=self.reason,

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from wattdock.host import GpuProcess
-    from wattdock.metering.timeline import GpuTimeline, Ticks, Timeline
+    from wattdock.metering.timeline import GpuTimeline, ProcessSample, Timeline
 
     Floats = NDArray[np.float64]
     Instants = NDArray[np.int64]
@@ -186,21 +185,16 @@ def _converted(gpu: GpuTimeline, clock: NodeClock, node: str, number: int) -> Gp
     def at(instant_ns: int) -> int:
         return int(clock.here(np.array([instant_ns]))[0])
 
-    def renumbered(process: GpuProcess) -> GpuProcess:
-        return replace(process, pid=pid_here(process.pid, number))
+    def listed(sample: ProcessSample) -> ProcessSample:
+        processes = (replace(process, pid=pid_here(process.pid, number)) for process in sample.processes)
+        return replace(sample, at_ns=at(sample.at_ns), processes=tuple(processes))
 
-    ticks: Ticks = replace(
-        gpu.ticks,
-        **{name: clock.here(column) for name, column in vars(gpu.ticks).items() if name != "energy_mj"},
-    )
+    instants = {name: clock.here(column) for name, column in vars(gpu.ticks).items() if name != "energy_mj"}
     return replace(
         gpu,
-        ticks=ticks,
+        ticks=replace(gpu.ticks, **instants),
         series={name: replace(series, at_ns=clock.here(series.at_ns)) for name, series in gpu.series.items()},
-        processes=tuple(
-            replace(sample, at_ns=at(sample.at_ns), processes=tuple(map(renumbered, sample.processes)))
-            for sample in gpu.processes
-        ),
+        processes=tuple(map(listed, gpu.processes)),
         events=tuple(
             replace(event, at_ns=at(event.at_ns), end_ns=None if event.end_ns is None else at(event.end_ns))
             for event in gpu.events

@@ -50,23 +50,13 @@ def nvml_meaning(error: BaseException) -> Meaning:
 class NvmlSource(Source):
     """The GPUs that NVML lists."""
 
+    name = "nvml"
     errors: tuple[type[Exception], ...] = (nvml.NvmlError,)
     meaning = staticmethod(nvml_meaning)
-
-    def __init__(self) -> None:
-        super().__init__(name="nvml")
-
-    def open(self) -> str | None:
-        """Initialise NVML; return why there is none, or None.
-
-        Raises:
-            NvmlError: A driver is there and cannot be talked to.
-        """
-        return nvml.open_nvml()
-
-    def count(self) -> int:
-        """Return how many GPUs NVML lists."""
-        return nvml.gpu_count()
+    # An NvmlError where a driver is there and cannot be talked to.
+    open = staticmethod(nvml.open_nvml)
+    count = staticmethod(nvml.gpu_count)
+    close = staticmethod(nvml.close_nvml)
 
     def reader(self, index: int, clock: Clock) -> GpuReader:
         """Return what NVML reads of one GPU, after 2 s where the GPU is a superchip's.
@@ -75,10 +65,6 @@ class NvmlSource(Source):
             NvmlError: It does not answer.
         """
         return nvml_reader(nvml.device(index), clock)
-
-    def close(self) -> None:
-        """Close NVML."""
-        nvml.close_nvml()
 
 
 def nvml_reader(gpu: nvml.Device, clock: Clock) -> GpuReader:

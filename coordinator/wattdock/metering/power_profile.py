@@ -7,7 +7,7 @@ The model and its limits: docs/decisions/energy-uncertainty.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,14 +47,6 @@ UNREAD = "; it was not read in that time: was this machine stopped, or far too b
 BURST_STD = 0.6
 
 
-class _Instants(NamedTuple):
-    """Counter changes: the instants whose energy they show, s, their standard uncertainties, and the energy, J."""
-
-    at_s: Floats
-    std_s: Floats
-    energy_j: Floats
-
-
 class EnergyInterpolation:
     """Energy from counter changes and, where there are any, power samples; instants are seconds from the first change.
 
@@ -71,18 +63,19 @@ class EnergyInterpolation:
         self._spare = 0 if self.has_samples else SPARE
         self._base_ns = int(ticks.before_start_ns[0]) if len(ticks.energy_mj) else 0
         self._lag = lag
-        energy_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
-        at_s, std_s, period_s = tick_instants(ticks, self._base_ns, gpu.period_s if self.has_samples else None)
-        self._changes = _Instants(at_s - lag.mean_s, std_s, energy_j)
+        # Of the counter's changes: what they show, the instants of that, and how well these are known.
+        self._shown_j = (ticks.energy_mj - ticks.energy_mj[:1]) / MJ_PER_J
+        at_s, self._std_s, period_s = tick_instants(ticks, self._base_ns, gpu.period_s if self.has_samples else None)
+        self._at_s = at_s - lag.mean_s
         # Between each change and the next one, how long reads saw it stand still.
         self._stood_s = (ticks.before_start_ns[1:] - ticks.after_end_ns[:-1]) / NS_PER_S
         self._max_gap_s = MAX_COUNTER_GAP_S if self.has_samples else max(MAX_GAP_S, MAX_GAP_PERIODS * period_s)
-        self._gaps_s = np.diff(self._changes.at_s)
+        self._gaps_s = np.diff(self._at_s)
         # Up to each change, resets of the counter and gaps in which it was not seen to change.
-        odd = (np.diff(energy_j) < 0) | (self._gaps_s > self._max_gap_s)
+        odd = (np.diff(self._shown_j) < 0) | (self._gaps_s > self._max_gap_s)
         self._odd = np.concatenate(([0], np.cumsum(odd)))
         # Piece i is the mean power from edge i to edge i + 1; nothing is known before the first edge.
-        ends_s, power_w, usual_s = self._changes.at_s[:1], np.zeros(1), 0.0
+        ends_s, power_w, usual_s = self._at_s[:1], np.zeros(1), 0.0
         if samples:
             ends_s = (samples.at_ns - self._base_ns) / NS_PER_S - SAMPLE_LAG.mean_s
             usual_s = float(np.median(np.diff(ends_s)))
@@ -91,7 +84,7 @@ class EnergyInterpolation:
             # The time of a lost sample has the mean of both neighbours.
             lost_part = np.where(is_lost, 1 - 1 / np.maximum(apart, 1), 0.0)
             power_w = samples.value - lost_part / 2 * np.diff(samples.value, prepend=samples.value[0])
-        self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._changes)
+        self._edges_s, self._power_w, is_filled = _filled(ends_s, power_w, usual_s, self._at_s, self._shown_j)
         lengths_s = np.diff(self._edges_s)
         variance_j2 = self._piece_variances_j2(usual_s, is_filled)
         self._sampled_j = np.concatenate(([0.0], np.cumsum(self._power_w * lengths_s)))
@@ -116,25 +109,25 @@ class EnergyInterpolation:
 
     def _around(self, start_ns: Instants, end_ns: Instants) -> tuple[Indices, Indices]:
         """Return which changes spans depend on, first and last; what lies outside of the recorded ones is needed."""
-        at_s, margin_s, spare = self._changes.at_s, SAMPLE_LAG.std_s + self._lag.std_s, self._spare
+        at_s, margin_s, spare = self._at_s, SAMPLE_LAG.std_s + self._lag.std_s, self._spare
         first = np.searchsorted(at_s, (start_ns - self._base_ns) / NS_PER_S - margin_s) - 1 - spare
         return first, np.searchsorted(at_s, (end_ns - self._base_ns) / NS_PER_S + margin_s) + spare
 
     def are_plain(self, start_ns: Instants, end_ns: Instants) -> NDArray[np.bool_]:
         """Return which spans have energy, with no gap nor reset near; of the others, `why_not` tells."""
         first, last = self._around(start_ns, end_ns)
-        inside = (first >= 0) & (last < len(self._changes.at_s))
+        inside = (first >= 0) & (last < len(self._at_s))
         plain: NDArray[np.bool_] = inside & (self._odd[first * inside] == self._odd[last * inside])
         return plain
 
     def why_not(self, start_ns: int, end_ns: int) -> str | None:
         """Return why a span has no energy, or None."""
-        at_s, gaps_s, spare = self._changes.at_s, self._gaps_s, self._spare
+        at_s, gaps_s, spare = self._at_s, self._gaps_s, self._spare
         first, last = map(int, self._around(start_ns, end_ns))
         if first < 0 or last >= len(at_s):
             never = "the energy counter never changed"
             return "the span is not inside the recorded counter changes" if len(at_s) > 1 else never
-        if (np.diff(self._changes.energy_j[first : last + 1]) < 0).any():
+        if (np.diff(self._shown_j[first : last + 1]) < 0).any():
             return "the energy counter was reset within the span or next to it"
         long = np.flatnonzero(gaps_s[first:last] > self._max_gap_s) + first
         # A counter goes on while nobody reads it; only the changes near each end must be close together.
@@ -171,17 +164,16 @@ class EnergyInterpolation:
 
         Columns of these, shape (k, 1, …), give a row for each: one call for all costs as much as one of them.
         """
-        changes = self._changes
         k = self._change_before(at_s)
-        before_s, after_s = changes.at_s[k] - counter_s, changes.at_s[k + 1] - counter_s
+        before_s, after_s = self._at_s[k] - counter_s, self._at_s[k + 1] - counter_s
         at_j, before_j, after_j = self._sampled(np.stack(np.broadcast_arrays(at_s, before_s, after_s)) + samples_s)
         part: Floats = (at_j - before_j) / np.maximum(after_j - before_j, 1e-9)
-        return changes.energy_j[k] + part * (changes.energy_j[k + 1] - changes.energy_j[k])
+        return self._shown_j[k] + part * (self._shown_j[k + 1] - self._shown_j[k])
 
     def _change_before(self, at_s: Floats) -> NDArray[np.int64]:
-        k: NDArray[np.int64] = np.searchsorted(self._changes.at_s, at_s, side="right") - 1
+        k: NDArray[np.int64] = np.searchsorted(self._at_s, at_s, side="right") - 1
         # Several times as quick as `np.clip` for a few values, of which there are thousands of calls.
-        return np.minimum(np.maximum(k, 0), len(self._changes.at_s) - 2)
+        return np.minimum(np.maximum(k, 0), len(self._at_s) - 2)
 
     def _sample_at(self, at_s: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Return the samples that hold instants, the part of each that has passed, and their lengths, s."""
@@ -212,8 +204,8 @@ class EnergyInterpolation:
         i, passed, length_s = self._sample_at(ends_s)
         rise_w, then_w = self._rises_w(i)
         burst_j = BURST_STD * length_s * np.minimum(np.abs(rise_w), np.abs(then_w)) * (rise_w * then_w < 0)
-        changes, k = self._changes, self._change_before(ends_s)
-        points_s = np.stack((changes.at_s[k], ends_s, changes.at_s[k + 1]))
+        k = self._change_before(ends_s)
+        points_s = np.stack((self._at_s[k], ends_s, self._at_s[k + 1]))
         before_j, after_j = np.diff(self._sampled(points_s), axis=0)
         var_j2, filled_s = (np.interp(points_s, self._edges_s, of) for of in (self._var_j2, self._filled_s))
         before_j2, after_j2 = np.diff(var_j2, axis=0)
@@ -226,46 +218,46 @@ class EnergyInterpolation:
         course_j2 = np.where(k[0] == k[1], (1 - share) ** 2 * inside_j2 + share**2 * rest_j2, course_j2)
         ticks, weights = np.concatenate((k, k + 1)), np.concatenate((part - 1, -part))
         weights[1::2] *= -1
-        power_w = self._power_w[self._sample_at(changes.at_s[ticks])[0]]
-        each_j2 = (power_w * changes.std_s[ticks]) ** 2 + self._resolution_var_j2
+        power_w = self._power_w[self._sample_at(self._at_s[ticks])[0]]
+        each_j2 = (power_w * self._std_s[ticks]) ** 2 + self._resolution_var_j2
         level_j2 = weights[:, None] * weights * (ticks[:, None] == ticks) * each_j2
         variance_j2: Floats = course_j2 + (burst_j**2 * passed * (1 - passed)).sum(axis=0) + level_j2.sum(axis=(0, 1))
         return variance_j2
 
 
 def _filled(
-    ends_s: Floats, power_w: Floats, usual_s: float, changes: _Instants
+    ends_s: Floats, power_w: Floats, usual_s: float, change_s: Floats, change_j: Floats
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return the samples' edges and powers with the counter in place of missing ones, and which of them it fills.
 
     Its energy between changes, less what samples say of the rest; also from the first change to the first sample and
     from the last sample to the last change, however short that is.
     """
-    if len(changes.at_s) < 2:
+    if len(change_s) < 2:
         return np.zeros(1), np.empty(0), np.empty(0, dtype=bool)
-    begins_s = np.append(ends_s - usual_s, max(changes.at_s[-1], ends_s[-1]))
+    begins_s = np.append(ends_s - usual_s, max(change_s[-1], ends_s[-1]))
     # Beyond the last change, power is taken to go on.
-    edges_s = np.concatenate(([min(changes.at_s[0], begins_s[0])], ends_s, begins_s[-1:] + usual_s))
+    edges_s = np.concatenate(([min(change_s[0], begins_s[0])], ends_s, begins_s[-1:] + usual_s))
     power_w = np.append(power_w, power_w[-1])
     is_gap = np.diff(edges_s) > GAP_SAMPLES * usual_s
     is_gap[[0, -1]] = edges_s[[0, -2]] < begins_s[[0, -1]]
-    inside_s = changes.at_s[np.isin(np.searchsorted(edges_s, changes.at_s) - 1, np.flatnonzero(is_gap))]
+    inside_s = change_s[np.isin(np.searchsorted(edges_s, change_s) - 1, np.flatnonzero(is_gap))]
     pieces_s = np.unique(np.concatenate((edges_s, begins_s[is_gap], inside_s)))
     middles_s, lengths_s = (pieces_s[1:] + pieces_s[:-1]) / 2, np.diff(pieces_s)
     sample = np.searchsorted(edges_s, middles_s) - 1
     missing = is_gap[sample] & (middles_s < begins_s[sample])
     filled_w = np.where(missing, 0.0, power_w[sample])
     known_j, missing_s = (
-        np.diff(np.interp(changes.at_s, pieces_s, np.concatenate(([0.0], np.cumsum(parts)))))
+        np.diff(np.interp(change_s, pieces_s, np.concatenate(([0.0], np.cumsum(parts)))))
         for parts in (filled_w * lengths_s, missing * lengths_s)
     )
-    counted_j = np.diff(changes.energy_j)
+    counted_j = np.diff(change_j)
     whole = (missing_s == 0) & (counted_j > 0)
     if whole.any():
         # Samples that are off by 3 % would leave 20 J of a second to a moment of it.
         counted_j *= np.median(known_j[whole] / counted_j[whole])
     between_w = np.clip(counted_j - known_j, 0, None) / np.maximum(missing_s, 1e-9)
-    interval = np.clip(np.searchsorted(changes.at_s, middles_s) - 1, 0, len(between_w) - 1)
+    interval = np.clip(np.searchsorted(change_s, middles_s) - 1, 0, len(between_w) - 1)
     return pieces_s, np.where(missing, between_w[interval], filled_w), missing
 
 

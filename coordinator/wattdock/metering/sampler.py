@@ -126,12 +126,16 @@ class GpuSampler:
 
     Args:
         is_used: Whether the measurement is about this GPU; the others are read less often.
+
+    Attributes:
+        completed: `run` returned; it stays False where a bug of wattdock's ended it.
     """
 
     def __init__(self, reader: GpuReader, clock: Clock, *, is_used: bool = True) -> None:
         self.uuid = reader.uuid
         self.recording = Recording(boundary=reader.boundary)
         self.latest_power_w: float | None = None
+        self.completed = False
         self._reader = reader
         self._clock = clock
         self._is_used = is_used
@@ -181,6 +185,7 @@ class GpuSampler:
             self._event("gpu_lost", said=f"{error}; {ENDS_HERE}")
             self.latest_power_w = None
         recording.end_ns = self._clock.now_ns()
+        self.completed = True
 
     def _probe(self) -> None:
         """Try every read once, and set up tasks for those that the GPU supports."""
@@ -360,7 +365,7 @@ class GpuSampler:
         self.recording.events.append(MeterEvent(self._clock.now_ns(), kind, reading=reading, said=said))
 
     def _is_done(self) -> bool:
-        """Return whether a second and a counter change have passed since the instant to stop after."""
+        """Return whether a second, and a change that shows more than the instant to stop after, have passed since."""
         after_ns, now_ns = self._stop_after_ns, self._clock.now_ns()
         if after_ns is None or now_ns < after_ns:
             return False
@@ -371,4 +376,4 @@ class GpuSampler:
             return False
         if not self.recording.counter_ns or now_ns >= after_ns + TAIL_LIMIT_NS:
             return True
-        return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns
+        return bool(self.recording.ticks) and self.recording.ticks[-1][0] > after_ns + LONGEST_LAG_NS

@@ -70,6 +70,7 @@ class Source:
         errors: What `open`, `count` and `reader` raise.
     """
 
+    name = "none"
     errors: tuple[type[Exception], ...] = ()
     windows: Sequence[Window] = ()
 
@@ -81,9 +82,9 @@ class Source:
             PreflightError: Says how to get the library.
         """
 
-    def __init__(self, reason: str = "", name: str = "none") -> None:
-        """Make a source that reads no GPU; results hold the reason instead of a figure."""
-        self.name = name
+    def __init__(self, reason: str = "", name: str = "") -> None:
+        """Make a source; one that reads no GPU has a reason, which results hold instead of a figure."""
+        self.name = name or self.name
         self._reason = reason
 
     def open(self) -> str | None:

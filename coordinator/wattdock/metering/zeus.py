@@ -34,9 +34,10 @@ HIDDEN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT"
 class ZeusSource(NvmlSource):
     """The GPUs of this host as Zeus's device layer holds them: Zeus reads the counter, NVML the rest."""
 
+    name = "zeus"
+
     def __init__(self) -> None:
         super().__init__()
-        self.name = "zeus"
         self.windows: list[Window] = []
 
     @classmethod

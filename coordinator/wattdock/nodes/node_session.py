@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from wattdock.clock import host_clock
+from wattdock.clock import Clock
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, LaunchError, RunnerError, WattdockError
 from wattdock.execution import HERE, leased
@@ -185,7 +185,7 @@ def _planned(plan: ExecutionPlan) -> PlannedNode:
     facts = snapshot.NodeFacts(
         name="",
         host_name=socket.gethostname(),
-        boot_id=host_clock().boot_id,
+        boot_id=Clock().identity().boot_id,
         gpu_uuids=[gpu.uuid for gpu in gpus],
         driver_version=gpus[0].driver_version if gpus else None,
         **asdict(plan.machine),

@@ -6,15 +6,15 @@ Must not know: how experiments are run, how anything is printed.
 
 from wattdock.planning import eta
 from wattdock.planning.eta import Forecast, forecast, load_groups
-from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.gpu_choice import GpuChoice
 from wattdock.planning.other_node import OtherNode
 from wattdock.planning.preflight import ExecutionPlan, plan_study, preflight, require_inputs
 
 __all__ = [
     "ExecutionPlan",
     "Forecast",
+    "GpuChoice",
     "OtherNode",
-    "choose_gpus",
     "eta",
     "forecast",
     "load_groups",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, PreflightError
@@ -16,44 +16,34 @@ if TYPE_CHECKING:
     from wattdock.host import Gpu, GpuInventory, leases
 
 
-def choose_gpus(
-    config: ExperimentConfig,
-    inventory: GpuInventory,
-    *,
-    visible: str | None = None,
-    leases: Mapping[str, leases.Holder] | None = None,
-    weight_bytes: int | None = None,
-) -> tuple[Gpu, ...]:
-    """Return the GPUs that an experiment gets; none where it is to run on the CPU.
+@dataclass(frozen=True)
+class GpuChoice:
+    """What decides which GPUs an experiment gets.
 
-    Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another
-    coordinator has leased is taken only where the experiment allows to wait for it.
-
-    Args:
+    Attributes:
         config: The experiment.
         inventory: The GPUs of this host.
         visible: The caller's CUDA_VISIBLE_DEVICES, which a scheduler sets: no other GPU is taken.
         leases: Who holds a GPU, by UUID.
         weight_bytes: Size of the model's weights; None where it is not known yet.
-
-    Raises:
-        PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
-            metered.
     """
-    return _Selection(config, inventory, visible, leases or {}, weight_bytes).gpus()
-
-
-@dataclass(frozen=True)
-class _Selection:
-    """What decides which GPUs an experiment gets; attributes as in `choose_gpus`."""
 
     config: ExperimentConfig
     inventory: GpuInventory
-    visible: str | None
-    leases: Mapping[str, leases.Holder]
-    weight_bytes: int | None
+    visible: str | None = None
+    leases: Mapping[str, leases.Holder] = field(default_factory=dict)
+    weight_bytes: int | None = None
 
     def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs that the experiment gets; none where it is to run on the CPU.
+
+        Named GPUs come in the order named; else free GPUs of one model, best linked first. A GPU that another
+        coordinator has leased is taken only where the experiment allows to wait for it.
+
+        Raises:
+            PreflightError: Too few can be had, and the message says why each GPU cannot; or what is asked for cannot be
+                metered.
+        """
         config, unreadable = self.config, self.inventory.unreadable
         if config.accelerator == "cpu":
             if config.gpus != "auto":

@@ -16,7 +16,7 @@ from wattdock.inputs import ModelFolder, PromptSet, ServedModels, check_model, c
 from wattdock.launch import LaunchSpec, NoContainersError, choose_launcher, find_runner, reap
 from wattdock.launch.images import read_lock
 from wattdock.metering import MeterChoice, choose_meter
-from wattdock.planning.gpu_choice import choose_gpus
+from wattdock.planning.gpu_choice import GpuChoice
 from wattdock.planning.room import model_memory, require_room_to_answer
 from wattdock.planning.running_server import find_server
 from wattdock.quality import tasks_of
@@ -218,16 +218,19 @@ def preflight(
     """
     host = _Host(GpuInventory.here(), leases.holders(), lock, home if online else None)
     checked: dict[tuple[object, ...], ExecutionPlan | WattdockError] = {}
-    # Equal for experiments that pass or fail together.
-    works = [config.workload if config.workload.loop == "open" else config.workload.prompts for config in experiments]
-    keys = [(config.load_key, json_text(work), config.wait_s) for config, work in zip(experiments, works, strict=True)]
-    for config, key in zip(experiments, keys, strict=True):
-        if key not in checked:
-            try:
-                checked[key] = _plan(config, host, output_dir=output_dir, home=home)
-            except WattdockError as error:
-                checked[key] = error
-    return [_for_workload(config, checked[key], host) for config, key in zip(experiments, keys, strict=True)]
+    plans: list[ExecutionPlan | WattdockError] = []
+    for config in experiments:
+        work = config.workload if config.workload.loop == "open" else config.workload.prompts
+        # Equal for experiments that pass or fail together.
+        key = config.load_key, json_text(work), config.wait_s
+        try:
+            plan = checked.get(key) or _plan(config, host, output_dir=output_dir, home=home)
+            checked[key] = plan
+            plans.append(plan if isinstance(plan, WattdockError) else _for_workload(config, plan, host))
+        except WattdockError as error:
+            checked.setdefault(key, error)
+            plans.append(error)
+    return plans
 
 
 def require_inputs(config: ExperimentConfig) -> None:
@@ -272,18 +275,16 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
         PreflightError: This machine cannot run it.
     """
     require_inputs(config)
-    host_gpus, server = host.inventory, None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.command:
-        gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders)
-    elif config.section.server_url:
+    asked, host_gpus, server, weight_bytes = config, host.inventory, None, None
+    free_gpus = host_gpus
+    if config.section.server_url:
         host.models_at(config.section.server_url).meant_by(config)
-        server, on_its_gpus = find_server(config, host_gpus)
-        others = host_gpus.without(server.pids())
-        gpus = choose_gpus(on_its_gpus, others, visible=visible, leases=host.holders)
-    else:
-        weight_bytes, *_ = model_memory(config, host.inventory, hub_home=host.hub_home, weights_only=True)
-        gpus = choose_gpus(config, host_gpus, visible=visible, leases=host.holders, weight_bytes=weight_bytes)
+        server, asked = find_server(config, host_gpus)
+        free_gpus = host_gpus.without(server.pids())
+    elif not config.command:
+        weight_bytes, *_ = model_memory(config, host_gpus, hub_home=host.hub_home, weights_only=True)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = GpuChoice(asked, free_gpus, visible, host.holders, weight_bytes).gpus()
     if config.section.needs_gpu and not gpus:
         why = "accelerator: cpu is set" if config.accelerator == "cpu" else host_gpus.reason or "none was chosen"
         raise PreflightError(
@@ -308,32 +309,30 @@ def _plan(config: ExperimentConfig, host: _Host, *, output_dir: Path, home: Path
     )
 
 
-def _for_workload(
-    config: ExperimentConfig, checked: ExecutionPlan | WattdockError, host: _Host
-) -> ExecutionPlan | WattdockError:
-    """Return the plan of one experiment of several that were checked together, with the memory its workload needs."""
-    if not isinstance(checked, ExecutionPlan):
-        return checked
-    try:
-        memory: str | None = None
-        if config.command:
-            return replace(checked, config=config)
+def _for_workload(config: ExperimentConfig, checked: ExecutionPlan, host: _Host) -> ExecutionPlan:
+    """Return the plan of one experiment of several that were checked together, with the memory its workload needs.
+
+    Raises:
+        ConfigError, PreflightError: Its workload cannot run here.
+    """
+    memory: str | None = None
+    if config.command:
+        return replace(checked, config=config)
+    if not checked.server:
+        on_cpus = None if checked.gpus else checked.launch
+        _, line, verdict = model_memory(config, host.inventory, hub_home=host.hub_home, on_cpus=on_cpus)
+        # On CPUs only a model that may not fit is worth a line.
+        memory = line if checked.gpus or verdict == "uncertain" else None
+    sent, asked = PromptSet.summary(config), ""
+    if tasks := tasks_of(config, confined=checked.launch.name != "process"):
+        if not ModelFolder.takes_text(config.model):
+            raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
+        assert config.quality
+        limit = config.quality.max_output_tokens
         if not checked.server:
-            on_cpus = None if checked.gpus else checked.launch
-            _, line, verdict = model_memory(config, host.inventory, hub_home=host.hub_home, on_cpus=on_cpus)
-            # On CPUs only a model that may not fit is worth a line.
-            memory = line if checked.gpus or verdict == "uncertain" else None
-        sent, asked = PromptSet.summary(config), ""
-        if tasks := tasks_of(config, confined=checked.launch.name != "process"):
-            if not ModelFolder.takes_text(config.model):
-                raise ConfigError(f"quality: {config.model.label} has no tokenizer, and questions are text")
-            assert config.quality
-            if not checked.server:
-                require_room_to_answer(config, config.quality.max_output_tokens, hub_home=host.hub_home)
-            items, limit = sum(task.items for task in tasks), config.quality.max_output_tokens
-            asked = f"; then {items:,} questions a restart, of at most {items * limit:,} output tokens together"
-    except WattdockError as error:
-        return error
+            require_room_to_answer(config, limit, hub_home=host.hub_home)
+        items = sum(task.items for task in tasks)
+        asked = f"; then {items:,} questions a restart, of at most {items * limit:,} output tokens together"
     return replace(
         checked,
         config=config,

@@ -22,25 +22,25 @@ class RunningServer:
     """A server that an experiment finds running.
 
     Attributes:
-        roots: Processes of this machine that listen for it; empty where it shows none.
-        named_pids: Processes on the GPUs that the experiment names, where nothing else tells the server's.
+        roots: Processes of this machine that listen for it, and those on the GPUs that the experiment names where
+            nothing else tells the server's; empty where it shows none.
         unmeasured: Why its energy cannot be measured; empty where it is.
     """
 
     roots: frozenset[int] = frozenset()
-    named_pids: frozenset[int] = frozenset()
     unmeasured: str = ""
 
     def pids(self) -> frozenset[int]:
         """Return its processes as they are now."""
-        return processes.with_descendants(self.roots | self.named_pids)
+        return processes.with_descendants(self.roots)
 
 
 def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[RunningServer, ExperimentConfig]:
     """Return the server of an experiment, and the experiment with the GPUs on which it has processes.
 
     Raises:
-        PreflightError: GPUs or a meter are asked for, and it is not on this machine, or on no GPU.
+        PreflightError: GPUs or a meter are asked for, and it is not on this machine, or on no GPU; or some of its GPUs
+            are left out.
     """
     parts = urlsplit(config.section.server_url)
     port, named = parts.port or PORTS[parts.scheme], config.gpus if isinstance(config.gpus, list) else None
@@ -53,12 +53,17 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     server = RunningServer(processes.listening_pids(port))
     pids = server.pids()
     of_gpu = {uuid: {process.pid for process in used.processes} for uuid, used in inventory.activity.items()}
+    on = [uuid for uuid in of_gpu if of_gpu[uuid] & pids]
     if named:
         uuids = [gpu.uuid for gpu in inventory.gpus if gpu.index in named or gpu.uuid in named]
-        if not any(of_gpu[uuid] & pids for uuid in uuids):
-            server = replace(server, named_pids=frozenset().union(*(of_gpu[uuid] for uuid in uuids)))
-        return server, config
-    if config.accelerator != "cpu" and (on := [uuid for uuid in of_gpu if of_gpu[uuid] & pids]):
+        if missing := [gpu.index for gpu in inventory.gpus if gpu.uuid in {*on} - {*uuids}]:
+            raise PreflightError(
+                f"gpus: {named} leaves out GPU {', '.join(map(str, missing))}, where the server has processes",
+                "leave gpus out, or name all of the server's",
+                cause=Cause.INVALID_VALUE,
+            )
+        return server if on else RunningServer(server.roots.union(*(of_gpu[uuid] for uuid in uuids))), config
+    if config.accelerator != "cpu" and on:
         return server, config.model_copy(update={"gpus": on})
     reason = f"no GPU here holds a process of the server (listening: {listed(list(map(str, sorted(server.roots))))})"
     if not pids:

@@ -7,7 +7,6 @@ this machine's are listed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -151,7 +150,7 @@ def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _G
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     if lock.is_file():
         gathered.files[LOCK] = content = read_regular(lock, follow=True)
-        gathered.lock_sha256 = hashlib.sha256(content).hexdigest()
+        gathered.lock_sha256 = sha256_of(content)
     return gathered
 
 
@@ -187,7 +186,7 @@ def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bo
         if not prompts and name.startswith(PROMPTS):
             problem = "was left out"
         try:
-            if not problem and hashlib.sha256(read_regular(path, follow=True)).hexdigest() != digest:
+            if not problem and sha256_of(path) != digest:
                 problem = "has changed"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
@@ -260,7 +259,7 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
 
 
 def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
-    """Return a result's settings with "auto" replaced by what ran: model commit, image, GPUs, launcher, accelerator.
+    """Return a result's settings with "auto" replaced by what ran: commits, image, GPUs, launcher, accelerator.
 
     An interpreter's path is left out, and GPUs by index or UUID become their number.
     """
@@ -272,6 +271,9 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
         return settings
     if environment.model.kind == "hub" and environment.model.revision:
         settings["model"] = settings["model"] | {"revision": environment.model.revision}
+    if (draft := result.config.draft) and draft.on_hub and environment.model.draft:
+        _, _, revision = environment.model.draft.rpartition(" ")
+        settings[result.config.backend]["speculative_config"]["revision"] = revision
     if source := gathered.inputs.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}

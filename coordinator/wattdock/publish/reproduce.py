@@ -6,7 +6,6 @@ says so.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from wattdock.host import GpuInventory
 from wattdock.inputs import resolve_model
 from wattdock.launch import find_runner
 from wattdock.opening import read_regular
-from wattdock.publish.archive import is_safe
+from wattdock.publish.archive import is_safe, sha256_of
 from wattdock.publish.bundle import LOCK, LOCKS, PROMPTS, STUDY
 
 if TYPE_CHECKING:
@@ -170,8 +169,7 @@ def _own_locks(backend: str) -> Iterator[str]:
     """Yield the SHA-256 of each lock of packages that a backend has here."""
     for variant in ("cpu", "cuda"):
         with suppress(OSError):
-            lock = read_regular(find_runner(backend) / f"requirements-{variant}.lock", follow=True)
-            yield hashlib.sha256(lock).hexdigest()
+            yield sha256_of(find_runner(backend) / f"requirements-{variant}.lock")
 
 
 def _kept(bundle: Bundle, name: str, home: Path, label: str) -> Path:
@@ -185,7 +183,7 @@ def _kept(bundle: Bundle, name: str, home: Path, label: str) -> Path:
     if not name.startswith(f"{PROMPTS}/") or not is_safe(name) or not packed.is_file():
         raise PreflightError(f"{label} needs {name}, which is not in the bundle", "ask its authors")
     content = read_regular(packed)
-    target = home / PROMPTS / f"{hashlib.sha256(content).hexdigest()}{packed.suffix}"
+    target = home / PROMPTS / f"{sha256_of(content)}{packed.suffix}"
     with os_errors_as(StoreError, f"cannot write {target}", "choose another WATTDOCK_HOME"):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)

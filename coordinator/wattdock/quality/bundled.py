@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import random
 import re
 from dataclasses import dataclass
 from importlib.resources import files
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError
@@ -113,10 +115,8 @@ class BundledTask(Task):
 def questions() -> dict[str, tuple[Question, ...]]:
     """Return the questions of each task."""
     lines = (files("wattdock.quality") / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    found: dict[str, list[Question]] = {}
-    for question in (Question(**strict_json(line)[0]) for line in lines):
-        found.setdefault(question.task, []).append(question)
-    return {task: tuple(each) for task, each in found.items()}
+    found = (Question(**strict_json(line)[0]) for line in lines)
+    return {task: tuple(each) for task, each in itertools.groupby(found, attrgetter("task"))}
 
 
 def drawn(count: int, limit: int | None, seed: int) -> list[int]:

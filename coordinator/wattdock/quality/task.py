@@ -57,13 +57,21 @@ class Likelihood(NamedTuple):
     request: tuple[int, int] = (0, 0)
 
 
-def with_marks(texts: Sequence[str | None]) -> list[str | None]:
+def with_marks(texts: Sequence[str | None], ended: Sequence[bool]) -> list[str | None]:
     """Return answers to one chat template, with the beginning of thoughts where the template itself wrote it.
 
-    It did where an answer has the thoughts' end alone; another that has neither was cut within its thoughts.
+    It did where more answers have the thoughts' end alone than ended by themselves without one; then an answer that has
+    neither was cut within its thoughts. Else an end alone is a stray one.
+
+    Args:
+        ended: Whether the model ended each answer by itself.
     """
-    ends = (text.partition(THOUGHTS_END) for text in texts if text)
-    opened = any(end and THOUGHTS_BEGIN not in thoughts for thoughts, end, _ in ends)
+    alone = sum(
+        THOUGHTS_END in text and THOUGHTS_BEGIN not in text.partition(THOUGHTS_END)[0] for text in texts if text
+    )
+    opened = alone > sum(
+        by_itself and THOUGHTS_END not in (text or "") for text, by_itself in zip(texts, ended, strict=True)
+    )
     return [
         THOUGHTS_BEGIN + text if opened and text and not text.lstrip().startswith(THOUGHTS_BEGIN) else text
         for text in texts

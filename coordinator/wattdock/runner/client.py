@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 from pydantic import ValidationError
 
-from wattdock.clock import NS_PER_S, HostClock, check_clock
+from wattdock.clock import NS_PER_S, Clock, check_clock
 from wattdock.errors import Cause, ConfigError, LaunchError, RunnerError, WattdockError
 from wattdock.runner import wire
 from wattdock_proto import PROTOCOL_VERSION
@@ -24,7 +24,7 @@ from wattdock_proto.v1 import runner_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wattdock.clock import Clock, ClockCheck
+    from wattdock.clock import ClockCheck
     from wattdock.launch import LaunchedRunner
     from wattdock.metering import Span
     from wattdock.records import PassRecord, RunnerEnvironment
@@ -62,7 +62,7 @@ class RunnerClient:
     def __init__(
         self, runner: LaunchedRunner, check: Callable[[], None] = lambda: None, clock: Clock | None = None
     ) -> None:
-        self._runner, self._check, self._clock = runner, check, clock or HostClock()
+        self._runner, self._check, self._clock = runner, check, clock or Clock()
         self._channel = grpc.insecure_channel(runner.address, options=CHANNEL_OPTIONS)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)  # type: ignore[no-untyped-call]
 

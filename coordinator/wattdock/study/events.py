@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 (pydantic looks it up)
 from typing import Any, Self
 
 from pydantic import TypeAdapter
 
+from wattdock.clock import Clock
 from wattdock.opening import open_regular
 from wattdock.secrets import withheld_values
 from wattdock.text import json_text
@@ -210,11 +210,10 @@ class ResultStored(Event):
 
 def as_line(event: Event) -> dict[str, Any]:
     """Return an event as a JSON object's values: its name, the time in UTC, and what it holds, without secrets."""
-    at_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
     values = dataclasses.asdict(event)
     # TokensSeen comes several times a second, and holds wattdock's own words only.
     values = values if isinstance(event, TokensSeen) else withheld_values(values)
-    return {"event": type(event).__name__, "at_utc": at_utc, **values}
+    return {"event": type(event).__name__, "at_utc": Clock().now_utc(), **values}
 
 
 def from_line(line: Any) -> Event | None:

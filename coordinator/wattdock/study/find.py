@@ -39,11 +39,13 @@ class EarlierStudy:
         lines: The journal; the first line says what is to be measured.
         distrust: Why the study cannot be continued: another user wrote it or could have. Its settings can name
             programs, its tasks' scripts run as the caller, and its records count as measured. Empty otherwise.
+        problem: Why a task's journal cannot be read; empty where it can.
     """
 
     path: Path
     lines: list[Line]
     distrust: str = ""
+    problem: str = ""
 
     @property
     def name(self) -> str:

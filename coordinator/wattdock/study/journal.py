@@ -7,9 +7,9 @@ import os
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from wattdock.clock import Clock
 from wattdock.errors import Cause, StoreError, os_errors_as
 from wattdock.files import JOURNAL, RESULT, locked, sync
 from wattdock.opening import open_regular, read_bounded
@@ -90,7 +90,7 @@ class Journal:
         Raises:
             OSError: There is no room; the journal is unchanged.
         """
-        line = {"event": event, "at_utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
+        line = {"event": event, "at_utc": Clock().now_utc(), **values}
         end = self._file.seek(0, os.SEEK_END)
         try:
             text = json_text(line).encode() + b"\n"

@@ -18,7 +18,7 @@ from wattdock.files import JOURNAL
 from wattdock.planning import load_groups, require_inputs
 from wattdock.study.find import EarlierStudy
 from wattdock.study.folder import StudyFolder, results_of
-from wattdock.study.journal import FAILED, STORED, History, histories, read_journal
+from wattdock.study.journal import FAILED, STORED, History, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,22 +49,13 @@ class Task:
     path: Path
 
     @cached_property
-    def _read(self) -> tuple[EarlierStudy, str]:
-        file = self.path / JOURNAL
-        try:
-            return EarlierStudy(self.path, read_journal(self.path)[0] if os.path.lexists(file) else []), ""
-        except StoreError as error:
-            return EarlierStudy(self.path, []), str(error)
-
-    @property
     def begun(self) -> EarlierStudy:
         """Its journal, read once; without lines before it was begun, and where it cannot be read."""
-        return self._read[0]
-
-    @property
-    def problem(self) -> str:
-        """Why the journal cannot be read; empty where it can."""
-        return self._read[1]
+        try:
+            lines = read_journal(self.path)[0] if os.path.lexists(self.path / JOURNAL) else []
+        except StoreError as error:
+            return EarlierStudy(self.path, [], problem=str(error))
+        return EarlierStudy(self.path, lines)
 
     @cached_property
     def histories(self) -> dict[str, History]:
@@ -92,7 +83,7 @@ class Task:
         """
         return [
             history.result(experiment_id, results_of(self.path))
-            for experiment_id, history in histories(self.begun.lines).items()
+            for experiment_id, history in self.histories.items()
             if history.folders
         ]
 
