@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from make.outcomes import known
 from make.records import constant_power, experiment, measured, request, stepped_power, timeline
-from seams.analysis import measured_energy, performance
+from seams.analysis import is_long_enough, measured_energy, performance
 from seams.records import TokenSeries
 
 from wattdock.clock import NS_PER_S
+from wattdock.config import ExperimentConfig
 from wattdock.records import PassRecord, RestartRecord
 
 if TYPE_CHECKING:
@@ -103,46 +104,49 @@ def test_pauses_between_requests_do_not_shorten_a_window() -> None:
     assert (steady.start_ns, steady.end_ns) == pytest.approx((30 * NS_PER_S, 117 * NS_PER_S))
 
 
-def in_turns(*, slots: int, chunk: int, lead_in_s: float) -> tuple[float, float, float]:
-    """An engine that computes the prompts of all slots, a chunk of them each 0.1 s at 700 W, then their answers.
+def in_turns(*, chunks: int, chunk_s: float, lead_in_s: float) -> tuple[float, float, float]:
+    """An engine that computes the prompts of 160 slots at 700 W, some after the others, then their answers at 300 W.
 
-    The answers have 8 tokens, a step each 0.01 s at 300 W. Return the window's joules per token and prompts per token,
-    and the joules per token of a round.
+    The answers have 8 tokens, and their steps take a tenth of a chunk. The run ends as soon as it may, which is asked
+    each 0.5 s. Return the window's joules per token and prompts per token, and the joules per token of a round.
     """
+    warmup = {"profile": "lead-in", "lead_in_s": lead_in_s}
+    workload = {"batch_size": 160, "arrival": "closed", "min_duration_s": 40}
+    config = ExperimentConfig.model_validate({"backend": "fake", "workload": workload, "warmup": warmup})
     requests: list[RequestRecord] = []
-    steps, marks, at_s = [(10.0, 100.0)], list[tuple[float, int]](), 10.0
-    while at_s < 100:
-        submitted_s = at_s
-        firsts_s = submitted_s + 0.1 * (np.arange(slots) // chunk + 1)
-        end_s = float(firsts_s[-1]) + 0.07
-        requests += [request(len(requests) + slot, submitted_s, first, end_s, 8) for slot, first in enumerate(firsts_s)]
+    steps, marks, at_s, has_ended = [(10.0, 100.0)], list[tuple[float, int]](), 10.0, False
+    prefill_s, decode_s = chunks * chunk_s, 0.7 * chunk_s
+    while not has_ended:
+        has_ended = any(
+            is_long_enough(config, elapsed_s=beat_s, finished=len(requests), in_flight_s=160 * beat_s)
+            for beat_s in np.arange(at_s - 10, at_s - 10 + prefill_s + decode_s, 0.5).tolist()
+        )
+        firsts_s = at_s + chunk_s * (np.arange(160) * chunks // 160 + 1)
+        end_s = at_s + prefill_s + decode_s
+        requests += [request(len(requests) + slot, at_s, first, end_s, 8) for slot, first in enumerate(firsts_s)]
         marks += [(first, 1) for first in firsts_s]
-        marks += [(float(firsts_s[-1]) + 0.01 * step, slots) for step in range(1, 8)]
-        steps += [(float(firsts_s[-1]) - at_s, 700.0), (0.07, 300.0)]
+        marks += [(at_s + prefill_s + chunk_s * step / 10, 160) for step in range(1, 8)]
+        steps += [(prefill_s, 700.0), (decode_s, 300.0)]
         at_s = end_s
-    round_s, prefill_s = end_s - submitted_s, float(firsts_s[-1]) - submitted_s
     marks_s, gained = np.array(marks).T
     tokens = TokenSeries(np.round(marks_s * NS_PER_S).astype(np.int64), np.cumsum(gained).astype(np.int64))
     done = dataclasses.replace(measured(0, 10, at_s + 0.1, tuple(requests)), tokens=tokens)
     restart = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, [*steps, (20, 100.0)])))
-    warmup = {"profile": "lead-in", "lead_in_s": lead_in_s}
-    found = experiment(restart, workload={"batch_size": slots, "arrival": "closed"}, warmup=warmup)
-    [_, steady] = found.windows.passes
+    [_, steady] = experiment(restart, workload=workload, warmup=warmup).windows.passes
     assert steady.energy_per_output_token_j
     assert steady.output_tokens
     prompts = sum(steady.holds(each.first_token_ns) for each in requests) / steady.output_tokens
-    true_j = (700 * prefill_s + 300 * (round_s - prefill_s)) / (8 * slots)
-    return steady.energy_per_output_token_j, prompts, true_j
+    return steady.energy_per_output_token_j, prompts, (700 * prefill_s + 300 * decode_s) / (8 * 160)
 
 
-@pytest.mark.parametrize("chunk", [160, 11])
+@pytest.mark.parametrize(("chunks", "chunk_s"), [(1, 1.0), (15, 0.075), (10, 0.46), (10, 0.52), (10, 0.6)])
 @pytest.mark.parametrize("lead_in_s", [20.05, 20.5, 20.83])
 def test_a_window_holds_the_prompts_of_its_answers_where_an_engine_computes_one_after_the_other(
-    chunk: int, lead_in_s: float
+    chunks: int, chunk_s: float, lead_in_s: float
 ) -> None:
-    """Wherever in a round the lead-in ends: cut anywhere, 160 prompts of 8,000 would be without their answers."""
-    measured_j, prompts, true_j = in_turns(slots=160, chunk=chunk, lead_in_s=lead_in_s)
-    assert prompts == pytest.approx(1 / 8, rel=1e-3)
+    """Wherever in a round the lead-in ends, and at whatever lifetime: cut anywhere, up to 160 prompts lack answers."""
+    measured_j, prompts, true_j = in_turns(chunks=chunks, chunk_s=chunk_s, lead_in_s=lead_in_s)
+    assert prompts == pytest.approx(1 / 8, rel=1e-9)
     assert measured_j == pytest.approx(true_j, rel=2e-3)
 
 

@@ -39,14 +39,14 @@ START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
 # same work on several boards in docs/measurements/data/boards.csv; no one figure describes both loads.
 BOARDS = 0.026
 BOARDS_FOUND = (
-    "all comparisons of H200s and of H100s pooled, 17 degrees of freedom: 1.2 % near the power limit, 4.9 % well below "
+    "all comparisons of H200s and of H100s pooled, 17 degrees of freedom: 1.1 % near the power limit, 4.9 % well below "
     "it, at 8 in flight"
 )
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
 WITHIN_CHANCE = 0.9973
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
 UNKNOWN_DRAW = (
-    "all restarts send the same prompts, a draw of the list, and windows of one block do not tell how it varies"
+    "prompts repeat, within a window or between restarts, and windows of one block do not tell how their draw varies"
 )
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
@@ -165,7 +165,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
         whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all, not of the long run.
-        alike: By how much it widens the variance of the mean of all requests that restarts send the same prompts.
+        alike: By how much it widens the variance of the mean of all requests that prompts repeat.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
@@ -205,7 +205,7 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
                 kind="A",
                 distribution="t",
                 degrees_of_freedom=of_blocks / len(within),
-                found="all restarts send the same prompts, a draw of the list; from blocks within them",
+                found="prompts repeat, within a window or between restarts, and are a draw; from blocks within windows",
             )
         )
     if not whole:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 MIN_FULL = 0.95
 # Least time from a step's end to the next mark, as a share of the usual time from step to step.
 WITHIN_STEP = 0.5
-# By how many tokens a window's prompts and answers may be apart, as a share of its tokens: a tenth of what passes.
-MOST_OFF = 0.001
 
 
 class NoWindowError(Exception):
@@ -139,7 +137,7 @@ def step_ends(run_pass: PassRecord, start_ns: int, end_ns: int) -> Nanoseconds:
 
 
 def balanced(run_pass: PassRecord, starts_ns: Nanoseconds, end_ns: int) -> int:
-    """Return the first start of a window whose prompts and tokens belong together, or else the start nearest to that.
+    """Return the start of a window whose prompts come nearest to belonging to its tokens.
 
     An engine that computes all prompts in flight, then all their answers, has at any instant up to as many prompts
     without answers as it has slots. From start to end both match if the answers begun by either instant get as many
@@ -152,6 +150,5 @@ def balanced(run_pass: PassRecord, starts_ns: Nanoseconds, end_ns: int) -> int:
     first_ns, lengths = np.array(answers, dtype=np.int64).T
     at_ns = np.append(starts_ns, end_ns)
     begun = np.concatenate(([0], np.cumsum(lengths)))[np.searchsorted(first_ns, at_ns, side="right")]
-    had = tokens_by(run_pass, at_ns)
-    off = np.abs((begun - had)[:-1] - (begun - had)[-1])
-    return int(starts_ns[np.argmax(off <= max(off.min(), MOST_OFF * (had[-1] - had[0])))])
+    to_come = begun - tokens_by(run_pass, at_ns)
+    return int(starts_ns[np.argmin(np.abs(to_come[:-1] - to_come[-1]))])

@@ -79,4 +79,7 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     part = f"{largest.share:.0%} of the variance from {largest.name} ({largest.found})"
     figure = f"U = ± {budget.expanded * 100:.2f} %; {part}"
     remedy = f"more restarts, or longer {'runs' if command else 'windows (workload.min_duration_s)'}"
+    if inputs.config.workload.arrival == "closed" and not inputs.config.workload.staggered_start:
+        # Blocks of two seconds hold parts of the rounds of requests in lock-step.
+        remedy += ", or workload.staggered_start with lengths that differ"
     return Outcome(verdict(failed=not budget.expanded <= limit), figure, threshold, remedy=remedy)
