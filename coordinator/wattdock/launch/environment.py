@@ -44,7 +44,7 @@ HARDWARE: dict[Variant, str] = {"cpu": "a CPU", "cuda": "NVIDIA GPUs"}
 WAIT_S = 3600
 # Why a lock cannot be opened where the environment is another user's.
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
-OWN_INTERPRETER = "or name an interpreter that has the packages with runner_python"
+OWN_INTERPRETER = "or, without --locked, name an interpreter that has the packages with runner_python"
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ UNANSWERED_PYTORCH = (
     "put that wheel into a folder that `find-links` names in pip's configuration"
 )
 NO_WHEEL = (
-    "this processor, C library (`ldd --version`) or Python has no wheel: use --launcher docker or --runner-python"
+    "this processor, C library (`ldd --version`) or Python has no wheel: use --launcher docker, or --runner-python "
+    "without --locked"
 )
 # Words in uv's last error → what to do. The first match counts: of a refused package uv also says “Failed to fetch”.
 ADVICE = {
