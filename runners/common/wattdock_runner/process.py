@@ -109,11 +109,12 @@ def garbage_collection_suspended() -> Iterator[None]:
 
 
 def leave_out_of_garbage_collection() -> None:
-    """Keep all that an engine has made at its load out of later searches for garbage.
+    """Keep all that was made so far, by a load or for a pass, out of later searches for garbage.
 
     A full one takes tenths of a second in the middle of a pass, of an engine's own process as of a server's client, and
     is the likely reason why SGLang's client on an H200 stood still for 0.5 s. vLLM does the same in its own processes
-    once it has started.
+    once it has started. Of 3,200 prompts of 6,000 ids each search took 0.13 to 0.21 s every 10 s under vLLM on an H200:
+    1.7 % of its time, 0.4 % of its joules.
     """
     gc.collect()
     gc.freeze()

@@ -12,6 +12,7 @@ from wattdock_runner.arrivals import Admission
 from wattdock_runner.checkpoint import encode_prompts, first_requests, require_servable
 from wattdock_runner.clock import NS_PER_S, now_ns
 from wattdock_runner.errors import CacheTooSmall, InvalidRequest, WrongState
+from wattdock_runner.process import leave_out_of_garbage_collection
 from wattdock_runner.recorder import RequestRecord
 from wattdock_runner.stop_strings import decoded, text_before
 from wattdock_runner.values import Arrival
@@ -143,6 +144,8 @@ def serve(engine: Engine | None, workload: Workload, prompts: Sequence[Prompt], 
     require_cache_room(engine, workload, encoded)
     engine.steps = []
     engine.prepare(workload, (*encoded, *first), recorder)
+    # The prompts' lists of ids, too.
+    leave_out_of_garbage_collection()
     doing = f"generating with {workload.in_flight} in flight"
     requests = engine.guarded(doing, lambda: _run(engine, workload, encoded, first, recorder))
     engine.complete(requests)
