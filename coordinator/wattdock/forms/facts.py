@@ -79,6 +79,14 @@ class Facts(NamedTuple):
 
     @property
     def figure(self) -> str:
-        """Joules per unit of work with the 95 % interval, or why there is none."""
+        """Joules per unit of work with the 95 % interval, or why there is none, and of requests their mean sizes."""
         interval = f" {self.budget.interval:.4g} (95 %)" if self.budget.interval else f" ({self.budget.reason})"
-        return f"{self.budget.energy_per_unit_j:.4g} J per {singular(self.rungs.work)}{interval}"
+        figure = f"{self.budget.energy_per_unit_j:.4g} J per {singular(self.rungs.work)}{interval}"
+        if self.result.config.command:
+            return figure
+        done, work = self.performance, self.result.config.workload
+        sizes = [f"{done.output_tokens / done.requests:,.5g} out"]
+        if done.prompt_tokens:
+            sizes.insert(0, f"{done.prompt_tokens / done.requests:,.5g} tokens in")
+        pace = f"{work.batch_size} in flight" if work.arrival in ("single", "batch", "closed") else work.arrival
+        return f"{figure}; requests of {' and '.join(sizes)} on average ({self.environment.dataset}), {pace}"
