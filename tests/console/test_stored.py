@@ -25,6 +25,9 @@ HOW_TO = Path(__file__).parents[2] / "docs/how-to/data.md"
 STUDY = "20260101T000000-two-sizes-0123abcd"
 NAMES = [f"20260101T00000{number}-fake-{number}" for number in (1, 2)]
 
+MEASURED = Path(__file__).parents[2] / "docs/measurements/data"
+BUNDLE = MEASURED / "smollm2-h200.tar"
+
 
 @pytest.fixture
 def study(called: Called) -> Called:
@@ -107,6 +110,13 @@ def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> No
         ("report study.yaml", 2, "study.yaml: is neither a bundle, which ends in .tar, nor a result.json"),
         ("bundle create two-sizes -o missing/deep/b.tar", 7, "there is no folder missing/deep; make it"),
         ("results query SELEC", 2, "the query failed"),
+        (f"show {MEASURED}", 2, f"holds no results; name its bundles, as in {MEASURED}/*.tar; or "),
+        (
+            f"audit {BUNDLE}",
+            2,
+            "give JSON, CSV or YAML in UTF-8; `wattdock show NAME --checks` has the audit of an own",
+        ),
+        ("results list --where status=ok", 2, "texts are 'ok', columns: "),
     ],
 )
 def test_what_a_name_cannot_mean_or_a_command_cannot_do_is_one_line(
@@ -182,10 +192,6 @@ def test_scripts_for_a_cluster_are_shown_though_the_folder_of_results_is_a_circl
     Path("s.yaml").write_text("model: shape:tiny-llama\nbackend: fake\n")
     shown = called("plan", "s.yaml", "--on", "slurm", "--output-dir", "loop")
     assert (shown.returncode, "loop/studies/" in shown.stdout) == (0, True), shown.stderr
-
-
-MEASURED = Path(__file__).parents[2] / "docs/measurements/data"
-BUNDLE = MEASURED / "smollm2-h200.tar"
 
 
 @pytest.mark.parametrize(

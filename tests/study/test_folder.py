@@ -262,7 +262,7 @@ def test_a_name_that_means_no_study_or_several_is_answered_with_what_to_type(tmp
     assert [find_study(name, tmp_path).name for name in ("s-1", "s")] == ["s-1", "s-10"]
     with raises(ConfigError, "s-1", "s-2", "s-3"):
         find_study("s-", tmp_path)
-    with raises(ConfigError, "t-1", "s-10", "s-9", "s-8", "s-7"):
+    with raises(ConfigError, "t-1", "did you mean s-1?", "s-10", "s-9", "s-8", "s-7"):
         find_study("t-1", tmp_path)
 
 

@@ -87,7 +87,8 @@ def work_as_declared(inputs: AuditInput) -> Outcome | None:
     question="wrong",
     threshold="the same in every run, all of it in marks that can be read",
     source="what the command's processes marked",
-    remedy="mark work in the script (docs/how-to/measure.md), with one seed, or give its amount by --count",
+    remedy="mark work in the script (docs/how-to/measure.md), with one seed, or count lines by --step-regex (which may "
+    "find none now), or give its amount by --count",
 )
 def same_work(inputs: AuditInput) -> Outcome | None:
     """Whether a command did the same work in every run: nothing else declares it."""

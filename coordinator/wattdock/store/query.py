@@ -59,8 +59,8 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
         try:
             folders = set(_answer({"results": Row.table(rows)}, {}, sql)["folder"].to_pylist())
         except duckdb.Error as error:
-            names = f"columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'` shows all"
-            remedy = names if isinstance(error, duckdb.BinderException) else None
+            names = f"texts are 'ok', columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'`"
+            remedy = f"{names} shows all" if isinstance(error, duckdb.BinderException) else None
             raise ConfigError(f"where: {' '.join(str(error).split())}", remedy) from error
     wanted = (row for row in rows if row.folder in folders and (superseded or not row.superseded))
     return [row for row in wanted if failed or row.status != "failed"]

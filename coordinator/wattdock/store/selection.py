@@ -141,7 +141,9 @@ def _of_path(name: str, open_bundle: Callable[[Path], Path]) -> list[Path]:
             if place != path and (path / MANIFEST).exists():
                 open_bundle(path)
             return folders
-    raise ConfigError(f"{name}: holds no results", "name a result folder, a study, a bundle, or a folder of results")
+    bundles = f"name its bundles, as in {name}/*{TAR}; or " if any(path.glob(f"*{TAR}")) else ""
+    what = f"{bundles}name a result folder, a study, a bundle, or a folder of results"
+    raise ConfigError(f"{name}: holds no results", what)
 
 
 def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> list[Path]:

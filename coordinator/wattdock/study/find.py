@@ -15,7 +15,15 @@ from wattdock.files import JOURNAL, STUDIES
 from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.study.folder import measured_passes, named_like
 from wattdock.study.journal import FAILED, OK, STUDY, History, histories, read_journal
-from wattdock.text import dotted, listed, matching_names, run_number, shortest_unique_names, without_timestamp
+from wattdock.text import (
+    dotted,
+    listed,
+    matching_names,
+    nearest,
+    run_number,
+    shortest_unique_names,
+    without_timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,7 +121,9 @@ def find_study(name: str, output_dir: Path) -> EarlierStudy:
     if len(matches) != 1:
         found = "begins the names of several studies" if matches else f"no study in {output_dir} has this name"
         candidates = listed([shortest[match] for match in matches or reversed(names)])
-        raise ConfigError(f"{name}: {found}" + (f"; type one of them: {candidates}" if candidates else ""))
+        near = None if matches else nearest(name, shortest.values())
+        advice = f"did you mean {near}? " * bool(near) + f"type one of them: {candidates}" * bool(candidates)
+        raise ConfigError(f"{name}: {found}", advice or None)
     if begun := _read(output_dir / STUDIES / matches[0]):
         return begun
     raise StoreError(f"{matches[0]}: its journal does not say what the study is", "restore it or start anew")
