@@ -128,7 +128,7 @@ TENSORRT = Subject(
     tells_steps=False,
 )
 # vLLM's environment has all that a served engine's runner needs, beside the stand-in.
-SGLANG = replace(TENSORRT, name="sglang", interpreter=VLLM_PYTHON, stand_in=make_sglang)
+SGLANG = replace(TENSORRT, name="sglang", interpreter=VLLM_PYTHON, stand_in=make_sglang, statuses=frozenset({"ok"}))
 # How many seconds vLLM's workers may take for a step: longer than two workers need on busy cores.
 HANG_LIMIT_S = 10
 VLLM = Subject(

@@ -67,7 +67,8 @@ def test_a_closed_loop_lasts_as_long_as_its_requests_ask_for(tmp_path: Path, tok
     begin_s, end_s = window_s(result, run_pass)
     # The mean of all requests counts those of the staggered start, which are shorter.
     assert begin_s == pytest.approx(lead_in_s, rel=0.05)
-    assert needed_s * 0.97 <= end_s - begin_s <= needed_s + 2 * lifetime_s
+    # A lifetime to balance the start in, and one in which no request may have come.
+    assert needed_s * 0.97 <= end_s - begin_s <= needed_s + 2.5 * lifetime_s
     ends, begun = (
         sorted(getattr(each, name) for each in run_pass.requests) for name in ("finished_ns", "submitted_ns")
     )
@@ -98,10 +99,10 @@ def test_an_open_loop_counts_from_the_lead_in_to_the_last_arrival(tmp_path: Path
     result, run_pass = continuous(tmp_path, **work)
     lifetime_s = tokens * STEP_S
     begin_s, end_s = window_s(result, run_pass)
-    # A request that comes in the middle of a step waits for its end.
-    assert max(3, 2 * lifetime_s) <= begin_s <= max(3, 2 * (lifetime_s + STEP_S))
+    # A request that comes in the middle of a step waits for its end; a balanced start comes within a lifetime.
+    assert max(3, 2 * lifetime_s) <= begin_s <= max(3, 2 * (lifetime_s + STEP_S)) + lifetime_s + STEP_S
     needed_s = max(9, 5 * lifetime_s)
-    assert needed_s <= end_s - begin_s <= 1.3 * needed_s
+    assert needed_s <= end_s - begin_s <= needed_s + 2.5 * lifetime_s
     last_ns = max(known(each.intended_ns) for each in run_pass.requests)
     assert (last_ns - run_pass.span.start_ns) / NS_PER_S == pytest.approx(end_s, abs=2 * STEP_S)
     assert known(result.budget).measured == pytest.approx(300 / 8 / tokens, rel=0.02)
@@ -115,7 +116,7 @@ def test_the_prompts_of_lead_in_and_window_are_one_stream(tmp_path: Path) -> Non
     sent = sorted(run_pass.requests, key=lambda each: each.index)
     assert [each.prompt_hash for each in sent] == [hashes[each.index % 7] for each in sent]
     assert [each.index for each in sent] == list(range(len(sent)))
-    assert [span.name for span in result.spans] == ["idle-empty", "launch", "load", "pass"]
+    assert [span.name for span in result.spans] == ["idle-empty", "launch", "load", "pass", "window"]
     [mix] = known(result.procedure).mix
     assert mix.mismatches == {}
 

@@ -88,7 +88,7 @@ def test_a_list_that_is_gone_through_many_times_is_the_declared_work(tmp_path: P
     passes = known(stored.result.procedure).mix
     assert [each.mismatches for each in passes] == [{}, {}, {}]
     assert [each.answer_tokens for each in passes] == [each.declared_answer_tokens for each in passes]
-    assert all(abs(each.draw_difference or 1) < 0.01 for each in passes)
+    assert all(abs(known(each.draw_difference)) < 0.01 for each in passes)
     declared = [restart.passes[0].declared for restart in stored.restarts()]
     assert [(each.prompt_tokens, each.output_tokens) for each in declared] == [(100.0, 20.0)] * 3
     assert all((each.repeated_prompts or 0) >= 7 * 24 for each in passes)

@@ -114,8 +114,9 @@ def is_long_enough(config: ExperimentConfig, *, elapsed_s: float, finished: int,
         return False
     gap_s, lifetime_s = elapsed_s / finished, in_flight_s / finished
     # Rounds begin and end up to a long round off. A window of overlapping requests starts up to a lifetime late, and
-    # ends with the last submission, in lock-step a lifetime early; those still in flight may raise the mean.
-    slack_s = 2 * (gap_s * work.batch_size + lifetime_s) if work.has_rounds else MOST_GAPS * gap_s + 2 * lifetime_s
+    # ends with the last submission, in lock-step a lifetime early.
+    round_s = gap_s * work.batch_size + lifetime_s
+    slack_s = 2 * round_s if work.has_rounds else lifetime_s + max(MOST_GAPS * gap_s, lifetime_s)
     return elapsed_s >= sum(required_s(config, lifetime_s)) + slack_s
 
 
