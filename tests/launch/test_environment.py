@@ -119,6 +119,17 @@ def test_first_use_makes_it_and_every_later_use_finds_it(
     assert len(index.requests) == requests
 
 
+@pytest.mark.parametrize("cpus", [7, 8])
+def test_many_cpus_compile_all_packages_before_the_first_load(
+    index: LocalIndex, runner_dir: Path, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    """On a few, only what is imported, when it is."""
+    (runner_dir / "requirements-cpu.lock").write_text(lock_of(make_wheel("leaf", "2.0")))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    Environment(runner_dir, "cpu", lambda _: None).ensure()
+    assert bool(list((runner_dir / ".venv").rglob("leaf*.pyc"))) == (cpus == 8)
+
+
 SOURCES = ("source-1.0.tar.gz", b"not even a tar")
 
 
