@@ -218,7 +218,7 @@ LOOKED_ELSEWHERE = {
     },
     "store/selection.py: a person's path, names to open": {
         *("path.is_file", "Path(name).exists", "Path(place).is_file", "os.access"),
-        *("output_dir.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),
+        *("output_dir.glob", "path.glob", "(path / RESTARTS).is_dir", "(path / MANIFEST).exists"),
     },
 }
 
