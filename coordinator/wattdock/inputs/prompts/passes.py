@@ -114,8 +114,7 @@ class PromptSet:
         Raises:
             ConfigError: The file cannot be read.
         """
-        work, source = config.workload, read_source(config, None)
-        return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
+        return _least_requests(config.workload, read_source(config, None))
 
     @staticmethod
     def summary(config: ExperimentConfig) -> PromptSummary:
@@ -124,7 +123,8 @@ class PromptSet:
         Raises:
             ConfigError: The source cannot be read or used.
         """
-        work, source, requests = config.workload, read_source(config, None), PromptSet.least_requests(config)
+        work, source = config.workload, read_source(config, None)
+        requests = _least_requests(work, source)
         arrivals_ns = _arrivals(work, source, (0, 0), requests, work.min_duration_s)
         requests, at_least = len(arrivals_ns) or requests, bool(work.min_duration_s and not arrivals_ns)
         sent = f"{'at least ' if at_least else ''}{pluralize(requests, 'request')} per pass"
@@ -191,6 +191,10 @@ def load_prompts(
         repeated_tokens=repeated,
         first_output_tokens=first_limits,
     )
+
+
+def _least_requests(work: WorkloadSpec, source: Source | None) -> int:
+    return len(source.items) if source and work.sends_whole_file else work.requests_per_pass
 
 
 def _picked(
