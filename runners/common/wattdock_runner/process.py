@@ -114,7 +114,7 @@ def leave_out_of_garbage_collection() -> None:
     A full one takes tenths of a second in the middle of a pass, of an engine's own process as of a server's client, and
     is the likely reason why SGLang's client on an H200 stood still for 0.5 s. vLLM does the same in its own processes
     once it has started. With 3,200 prompts of 6,000 ids vLLM on an H200 stood still for 0.13 to 0.21 s every 10 s, most
-    likely for it: 1.7 % of its time, 0.4 % of its joules.
+    likely for it: 1.7 % of its time, 0.4 to 0.5 % of its joules.
     """
     gc.collect()
     gc.freeze()
