@@ -24,7 +24,7 @@ from overheads import Row
 from wattdock.config import ContainerSpec
 from wattdock.errors import PreflightError
 from wattdock.host import Machine
-from wattdock.launch.docker import DockerLauncher, create_and_start
+from wattdock.launch.docker import create_and_start, launch
 from wattdock.launch.engine import Image, connect, find_image
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.runner.client import RunnerClient
@@ -37,13 +37,15 @@ LAUNCHES, PAIRS = 5, 3
 
 def bench_launch(image: Image, scratch: Path) -> list[Row]:
     """How long until a runner in a container answers, and how much of that any container of its image would take."""
-    launcher = DockerLauncher(image, cache=scratch / "cache", limits=ContainerSpec())
     floor_ms, started_ms, ready_ms = [], [], []
     for number in range(LAUNCHES):
         floor_ms.append(bare_start_ms(image))
         spec = LaunchSpec("pytorch", REPO / "runners" / "pytorch", scratch / f"{number}.log")
         begun_s = time.perf_counter()
-        with launcher.launch(spec) as runner, RunnerClient(runner) as client:
+        with (
+            launch(spec, image=image, cache=scratch / "cache", limits=ContainerSpec()) as runner,
+            RunnerClient(runner) as client,
+        ):
             started_ms.append((time.perf_counter() - begun_s) * 1e3)
             client.wait_ready(60)
             ready_ms.append((time.perf_counter() - begun_s) * 1e3)

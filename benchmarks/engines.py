@@ -23,7 +23,7 @@ from wattdock.errors import RunnerError, WattdockError
 from wattdock.files import last_lines
 from wattdock.inputs import load_prompts
 from wattdock.inputs.shapes import resolve_shape
-from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.process import launch
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.runner import LoadRequest, PassRequest, RunnerClient
@@ -209,9 +209,8 @@ def live_engine(
         weights_seed=0,
         gpu_uuids=spec.gpu_uuids,
     )
-    launcher = ProcessLauncher(python, keep_pythonpath=keep_pythonpath)
     with one_cpu() if size.dedicated_cpu else nullcontext():
-        launched = launcher.launch(spec)
+        launched = launch(spec, python=python, keep_pythonpath=keep_pythonpath)
     with launched, RunnerClient(launched) as client:
         try:
             client.wait_ready(LAUNCH_S)

@@ -18,7 +18,7 @@ import numpy as np
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.inputs import load_prompts
-from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.process import launch
 from wattdock.launch.protocol import LaunchSpec
 from wattdock.launch.runners import REPO
 from wattdock.metering.curve import EnergyCurve
@@ -96,7 +96,7 @@ def wire_costs() -> list[Row]:
         (Path(scratch) / "config.json").write_text("{}")
         begun = time.perf_counter()
         with (
-            ProcessLauncher(Path(sys.executable), keep_pythonpath=True).launch(spec) as runner,
+            launch(spec, python=Path(sys.executable), keep_pythonpath=True) as runner,
             RunnerClient(runner) as client,
         ):
             client.wait_ready(30)

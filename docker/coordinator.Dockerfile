@@ -17,6 +17,7 @@ ENV PYTHONPATH=/opt/wattdock/coordinator:/opt/wattdock/proto:/opt/wattdock/packa
 ENTRYPOINT ["python3", "-P", "-m", "wattdock"]
 ARG VERSION=unknown
 ARG REVISION=unknown
+ENV WATTDOCK_REVISION=${REVISION}
 LABEL org.opencontainers.image.title="wattdock coordinator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \

@@ -59,21 +59,23 @@ class span:  # noqa: N801 # reads like a statement
         TypeError: It decorates without a name: `@span`.
     """
 
-    __slots__ = ("_begin_ns", "_n", "_name")
+    __slots__ = ("_begins_ns", "_n", "_name")
 
     def __init__(self, name: str, n: float = 1) -> None:
         if callable(name):
             raise TypeError('a span needs a name: @span("step")')
-        self._name, self._n, self._begin_ns = str(name), n, 0
+        self._name, self._n = str(name), n
+        # One object may be entered within itself.
+        self._begins_ns: list[int] = []
 
     def __enter__(self) -> span:
-        self._begin_ns = monotonic_ns()
+        self._begins_ns.append(monotonic_ns())
         return self
 
     def __exit__(self, *_: object) -> None:
         # A forked child may leave its parent's span.
-        if self._begin_ns >= _log.begun_ns:
-            _log.add(("span", self._name, self._begin_ns, monotonic_ns(), _number(self._n)))
+        if (begin_ns := self._begins_ns.pop()) >= _log.begun_ns:
+            _log.add(("span", self._name, begin_ns, monotonic_ns(), _number(self._n)))
 
     def __call__(self, function: Wrapped) -> Wrapped:
         """Return the function with a span around each call; a coroutine's lasts until the coroutine has returned."""

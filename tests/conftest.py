@@ -44,8 +44,7 @@ def pytest_configure() -> None:
     """Let what the suite starts hear Ctrl-C, also where a shell runs the suite in its background and so ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if WORKER:
-        os.environ.update(ONE_THREAD_EACH)
+    os.environ.update(ONE_THREAD_EACH)
     own = Path(tempfile.mkdtemp(prefix="wd"))
     # pytest's own folders stay for a while, where another user made no folder of that name, which pytest refuses: a
     # failed test's can be looked at. After `su`, root still has the user's name.
@@ -247,6 +246,14 @@ def models(common: Path) -> Path:
     from wattdock.inputs import resolve_model
 
     return resolve_model(ModelSpec(id=ModelSpec.EMBEDDED), home=common / "home", progress=print).path.parent
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A test that leaves a signal ignored fails itself: all that later tests start would inherit it."""
+    before = {number: signal.getsignal(number) for number in signal.Signals}
+    yield
+    assert {number: signal.getsignal(number) for number in signal.Signals} == before
 
 
 @cache

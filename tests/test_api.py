@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from make.rows import document
 from make.stored import bundled, stored
 from refused import raises
 from seams.records import TokenSeries
 
 import wattdock
 from wattdock.errors import RunnerError, StoreError
-from wattdock.metering import Span
-from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord, RestartRecord, disk
+from wattdock.records import PassRecord, RequestRecord, disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,7 @@ FAKE = {
     "backend": "fake",
     "model": "shape:tiny-llama",
     "runner_python": sys.executable,
-    "workload": {"max_output_tokens": 4, "prompts": {"count": 2}},
+    "workload": {"batch_size": 2, "max_output_tokens": 4, "prompts": {"count": 2}},
     "repeats": {"passes": 1},
 }
 
@@ -101,10 +100,10 @@ def test_a_hash_of_64_bits_stays_whole_where_another_one_is_missing(tmp_path: Pa
     folder, largest = stored(tmp_path / "results"), 2**64 - 1
     requests = RequestRecord(0, 1, prompt_hash=largest), RequestRecord(1, 1, prompt_hash=None)
     tokens = TokenSeries(*np.zeros((2, 0), dtype=np.int64))
-    run_pass = PassRecord(Span("pass", 1, 2), requests, tokens, 0, None, None, 0)
-    environment = EnvironmentSnapshot.model_validate(document()["environment"])
-    disk.write(RestartRecord(0, environment=environment, passes=(run_pass,)), folder / "restarts/0")
     [result] = wattdock.load(folder)
+    record = result.stored.restarts()[0]
+    run_pass = PassRecord(record.spans[0], requests, tokens, 0, None, None, 0)
+    disk.write(replace(record, spans=record.spans[1:], passes=(run_pass,)), folder / "restarts/0")
     assert int(result.requests()["prompt_hash"][0]) == largest
 
 
@@ -188,6 +187,20 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(place: Path, monkeypa
     table, intervals, reason, first_ms, timeline = shown
     assert len(table) == 2
     assert reason
-    assert len(first_ms) == 4
+    assert len(first_ms) == 12
     assert all(chart.to_dict() for chart in (intervals, timeline))
     assert [cell for cell in cells if cell["outputs"]] == []
+
+
+def test_the_notebook_prints_the_corrected_figure_with_its_interval() -> None:
+    """Of a board's kept records, as this version analyses them."""
+    [lines] = [
+        "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if "budget" in str(cell["source"])
+    ]
+    *body, last = ast.parse(lines).body[1:]
+    assert isinstance(last, ast.Expr)
+    [kept] = wattdock.load(REPO / "docs/measurements/data/smollm2-h200.tar", again=True)
+    names: dict[str, Any] = {"result": kept}
+    exec(compile(ast.Module(body, []), NOTEBOOK.name, "exec"), names)
+    said = eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names)
+    assert said == "0.3287 J per output token [0.3272, 0.3301]"

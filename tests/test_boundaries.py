@@ -198,7 +198,7 @@ LOOKED_ELSEWHERE = {
     "planning/eta.py: names to open": {"output_dir.glob"},
     "study/find.py: names to open": {"output_dir.glob", "studies.glob"},
     "study/find.py: whose a study is": {"path.lstat", "folder.lstat"},
-    "study/folder.py: its own records": {"(self.path / RECORDS).glob", "path.is_dir"},
+    "study/folder.py: its own records": {"(self.path / journal.RECORDS).glob", "path.is_dir"},
     "study/folder.py: numbers of runs, a shared folder": {"studies.iterdir", "output_dir.stat"},
     "study/journal.py: to be opened": {"(path / RESULT).exists"},
     "study/tasks.py: to be opened": {"os.path.lexists"},
@@ -211,7 +211,8 @@ LOOKED_ELSEWHERE = {
         *("stored.folder.resolve", "results[0].folder.resolve"),
     },
     "planning/preflight.py: a person's path": {"folder.is_dir", "(folder / program).is_file"},
-    "publish/reproduce.py: in a verified bundle": {"packed.is_file"},
+    "publish/reproduce.py: in a verified bundle": {"packed.is_file", "lock.is_file"},
+    "publish/reproduce.py: wattdock's own": {"find_runner(written.backend).glob"},
     "records/disk.py: a study's own records": {"folder.exists", "parent.glob", "scratch.iterdir", "written.stat"},
     "store/folders.py: names to open, its own new folder": {
         *("output_dir.glob", "place.rglob", "shutil.copytree", "shutil.copy2"),

@@ -25,7 +25,7 @@ from wattdock.errors import ConfigError, error_kind
 from wattdock.execution import Measurement, RunOptions, measure
 from wattdock.host import folders
 from wattdock.publish import open_bundle
-from wattdock.store import Row, StoredResult, find_results, matching, select
+from wattdock.store import Row, StoredResult, all_rows, find_results, matching
 from wattdock.study import find_study
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Result:
     stored: StoredResult
 
     def __repr__(self) -> str:
-        return f"Result({self.folder.name}, {self.data.status})"
+        by = f", analysed by wattdock {self.stored.analysed_by}" if self.stored.analysed_by else ""
+        return f"Result({self.folder.name}, {self.data.status}{by})"
 
     @property
     def folder(self) -> Path:
@@ -164,21 +165,21 @@ def run(
     return found
 
 
-def load(name: FilePath, output_dir: FilePath = "results") -> Results:
+def load(name: FilePath, output_dir: FilePath = "results", *, again: bool = False) -> Results:
     """Return stored results.
 
     Args:
         name: A result, study, bundle or folder of results; in `output_dir` the beginning of a name is enough.
+        again: Whether the records are analysed and audited again, as this version of wattdock does.
 
     Raises:
         ConfigError: No result has this name, or several have.
         StoreError: A result or bundle cannot be read.
     """
-
-    def unpack(bundle: Path) -> Path:
-        return _UNPACKED.enter_context(open_bundle(bundle)).folder
-
-    return Results(map(Result, find_results([os.fspath(name)], Path(output_dir), unpack)))
+    found = find_results(
+        [os.fspath(name)], Path(output_dir), lambda bundle: _UNPACKED.enter_context(open_bundle(bundle)).folder
+    )
+    return Results(Result(stored.analysed_again() if again else stored) for stored in found)
 
 
 def results(
@@ -187,6 +188,7 @@ def results(
     output_dir: FilePath = "results",
     *,
     frame: Frame = "auto",
+    again: bool = False,
 ) -> Any:
     """Return the table of stored results, a row each, the latest first; units stand in the columns' names.
 
@@ -197,6 +199,7 @@ def results(
         name: As `load` takes it; None is all in `output_dir`.
         where: A condition on the columns, in SQL, such as "backend = 'vllm' AND batch_size > 4".
         frame: Library of the table: by default pandas where it is installed, else Arrow.
+        again: As `load` takes it.
 
     Raises:
         ConfigError: There are no results, the condition is wrong, or the library is not installed.
@@ -204,13 +207,13 @@ def results(
     """
     lines: list[str] = []
     if name is None:
-        rows = select(Path(output_dir), where, warn=lines.append)
+        rows = all_rows(Path(output_dir), again=again, warn=lines.append)
     else:
-        rows = matching([result.stored.row for result in load(name, output_dir)], where)
-        rows.sort(key=attrgetter("started_utc"), reverse=True)
+        rows = [result.stored.row for result in load(name, output_dir, again=again)]
     for line in lines:
         warnings.warn(line, stacklevel=2)
-    return _framed(Row.table(rows), frame)
+    found = sorted(matching(rows, where), key=attrgetter("started_utc"), reverse=True)
+    return _framed(Row.table(found), frame)
 
 
 def _framed(table: pa.Table, frame: Frame) -> Any:

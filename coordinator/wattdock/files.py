@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# In a folder of results: the folder of studies' folders, and in each of those its journal.
-STUDIES, JOURNAL = "studies", "journal.jsonl"
-RESULT = "result.json"
+# In a folder of results: the folder of studies' folders, and in each of those its journal; in the journal's first line:
+# the folder in which the study was begun, where relative paths of its settings begin.
+STUDIES, JOURNAL, BEGUN_IN = "studies", "journal.jsonl", "begun_in"
+RESULT, RESTARTS = "result.json", "restarts"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 # How much of a log is shown where a runner failed.

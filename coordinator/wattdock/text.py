@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,10 @@ TIME, SHORT_ID = re.compile(r"\d{8}T\d{6}-"), re.compile(r"[0-9a-f]{8}")
 LONG, LEAD = 100, 30
 # Candidates that a message names.
 MOST_LISTED = 4
+# Format of figures and of their intervals' ends: zeros at the end count.
+SIGNIFICANT = "#.4g"
+# Characters of a study's name that its folder is called by; a file's name may have 255 bytes, a character up to 4.
+NAME_CHARACTERS = 40
 # As difflib's ratio. Names of models and GPUs are long, and people shorten them.
 SIMILARITY_CUTOFF = 0.4
 
@@ -83,6 +88,11 @@ def amount(count: int | None, unit: str) -> str:
     return f"{'unknown' if count is None else f'{count:,}'} {singular(unit) if count == 1 else unit}"
 
 
+def significant(value: float, form: str = SIGNIFICANT) -> str:
+    """Return a number with four significant digits, zeros at its end included, or in another format."""
+    return format(value, form).removesuffix(".")
+
+
 def expected(mistake: Mapping[str, Any]) -> str | None:
     """Return what to write instead, such as "write 1 or more"; None for a mistake that pydantic words well itself."""
     wanted = EXPECTED.get(mistake["type"])
@@ -101,6 +111,12 @@ def without_timestamp(name: str) -> str:
     return TIME.sub("", name, count=1)
 
 
+def slug(name: str) -> str:
+    """Return what a study's folder is called by: the letters and digits of any script in its name."""
+    composed = unicodedata.normalize("NFC", name)
+    return re.sub(r"[^\w.]+", "-", composed).strip("-.")[:NAME_CHARACTERS] or "study"
+
+
 def matching_names(text: str, names: Iterable[str]) -> list[str]:
     """Return the names of results and studies that a person means by `text`; a whole name wins over beginnings.
 
@@ -112,7 +128,8 @@ def matching_names(text: str, names: Iterable[str]) -> list[str]:
     exact = [name for name in known if text == name] or [name for name in known if text == without_timestamp(name)]
     if runs and not exact:
         return [max(runs, key=run_number)]
-    return [*exact, *runs] or [name for name in known if _begins(name, text)]
+    found = [*exact, *runs] or [name for name in known if _begins(name, text)]
+    return found or (matching_names(slug(text), known) if "/" not in text and slug(text) != text else [])
 
 
 def _begins(name: str, text: str) -> bool:

@@ -25,6 +25,8 @@ URL_VARIABLE = "WATTDOCK_API_URL"
 # Variables of the coordinator that whoever asks such a server needs, too.
 VARIABLES = (KEY_VARIABLE, URL_VARIABLE, "SSL_CERT_FILE", "SSL_CERT_DIR")
 ANSWER_S = 30.0
+# How often a wait for a server that starts or loads is told.
+TELL_S = 60.0
 # The most that is read of an answer, and quoted of one in a message.
 MOST_BYTES, QUOTED = 1 << 26, 300
 REFUSED = (401, 403)
@@ -42,10 +44,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def fetch(url: str, body: Any = None, headers: Mapping[str, str] = {}, *, wait_s: float = ANSWER_S) -> str:
-    """Return what a server answers, to a body of JSON if any.
-
-    Args:
-        wait_s: Longest silence.
+    """Return what a server answers, to a body of JSON if any, after a silence of `wait_s` at most.
 
     Raises:
         OSError, http.client.HTTPException: It does not answer, or with an error.
@@ -73,10 +72,7 @@ def _gets_key(base_url: str) -> bool:
 
 
 def ask(base_url: str, path: str, body: Any = None, *, wait_s: float = ANSWER_S) -> Any:
-    """Return the JSON that a server answers, asked with the caller's key.
-
-    Args:
-        wait_s: Longest silence.
+    """Return the JSON that a server answers, asked with the caller's key, after a silence of `wait_s` at most.
 
     Raises:
         Unanswered: It does not answer, refuses, or answers no JSON; says why.
@@ -112,7 +108,7 @@ def wait_loaded(base_url: str, *, within_s: float = 0.0, say: Callable[[str], No
     sglang/srt/entrypoints/http_server.py; `health` in vllm/entrypoints/serve/instrumentator/health.py, and in
     router/src/server.rs of TGI. vLLM and TGI listen only once their model is loaded.
     """
-    begun_s, is_told = time.monotonic(), False
+    begun_s, told = time.monotonic(), 0
     while True:
         try:
             return ask(base_url, "/health")
@@ -125,11 +121,12 @@ def wait_loaded(base_url: str, *, within_s: float = 0.0, say: Callable[[str], No
                 has_failed = has_failed or bool(ask(base_url, "/version"))
             if has_failed:
                 raise Unanswered(f"{error}; its engine has failed") from error
-            if time.monotonic() - begun_s > within_s:
+            if (waited_s := time.monotonic() - begun_s) > within_s:
                 raise Unanswered(f"{error}; it loads its model, or hangs, for {within_s:g} s") from error
-        if not is_told:
-            say(f"{base_url} is loading its model")
-        is_told = True
+            if waited_s >= told * TELL_S:
+                longer = f"{error}; it loads its model, or hangs, for {waited_s:.0f} s"
+                say(longer if told else f"{base_url} is loading its model")
+                told += 1
         time.sleep(1)
 
 

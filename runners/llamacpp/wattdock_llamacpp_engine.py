@@ -50,9 +50,9 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
             raise InvalidRequest(f"dtype {order.dtype}: {gguf.name} holds {weights.kind}; leave it out")
         settings = {"model": str(gguf), **settings_for(order, config)}
         with loading(PROGRAM, json.dumps(settings)) as server:
-            gpus = tuple(server.until(server.json_line)["gpus"])
+            gpus = tuple(server.until(server.json_line, report)["gpus"])
             require_gpus(order.gpu_uuids, gpus, "this build of llama.cpp")
-            in_effect = server.until(lambda: line if (line := server.json_line()) and "n_ctx" in line else None)
+            in_effect = server.until(lambda: line if (line := server.json_line()) and "n_ctx" in line else None, report)
             props = server.ask("/props")
     slots, slot_tokens = props["total_slots"], props["default_generation_settings"]["n_ctx"]
     # The vocabulary of a file that was written for it has no texts.

@@ -9,19 +9,12 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
+import wattdock_pytorch_ranks as ranks
 from accelerate import dispatch_model, infer_auto_device_map, init_empty_weights
 from accelerate.utils import get_balanced_memory
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 from transformers.quantizers.auto import AutoHfQuantizer
-from wattdock_pytorch_ranks import (
-    distributed_config,
-    is_split,
-    local_part,
-    require_split,
-    require_splittable,
-    split_empty,
-)
 
 from wattdock_runner import checkpoint
 from wattdock_runner.errors import GPU_MEMORY, InvalidRequest, OutOfMemory
@@ -52,7 +45,7 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
         # Transformers chooses a dtype by the weights that it reads; there are none to draw.
         options["dtype"] = getattr(torch, dtype) if dtype else torch.float32 if drawn else "auto"
         if rank:
-            require_splittable(config, rank.count)
+            ranks.require_splittable(config, rank.count)
         if on_gpu and not rank and order.engine_args.get("device_map") == "auto":
             sized = {**options, "dtype": torch.bfloat16} if options["dtype"] == "auto" else options
             placement = balanced_placement(empty_model(config, None, **sized))
@@ -63,10 +56,10 @@ def load_model(order: LoadOrder, *, on_gpu: bool) -> Any:
         else:
             require_quantizer(order, config, placement)
             # Transformers reads each rank's part only, to the rank's device.
-            where = {"distributed_config": distributed_config(rank)} if rank else {"device_map": placement}
+            where = {"distributed_config": ranks.distributed_config(rank)} if rank else {"device_map": placement}
             model = read_model(order, config=config, **options, **where)
         if rank:
-            require_split(model, rank.count)
+            ranks.require_split(model, rank.count)
         return draw_model(model, placement, drawn) if drawn else model
     except (OSError, ValueError, ImportError) as error:
         raise InvalidRequest(f"transformers cannot load {order.model_path}: {error}") from error
@@ -125,7 +118,7 @@ def empty_model(config: Any, rank: Rank | None = None, **options: Any) -> Any:
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, **options)
     if rank:
-        return split_empty(model, rank)
+        return ranks.split_empty(model, rank)
     model.tie_weights()
     return model
 
@@ -163,7 +156,7 @@ def draw_model(model: Any, placement: Placement, weights: RandomWeights) -> Any:
                 device = device_of(full_name, placement)
                 values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
                 checkpoint.draw_uniform(torch, values, full_name, weights)
-                part = local_part(values, parameter) if is_split(parameter) else values
+                part = ranks.local_part(values, parameter) if ranks.is_split(parameter) else values
                 drawn[id(parameter)] = torch.nn.Parameter(part, requires_grad=False)
             module._parameters[name] = drawn[id(parameter)]
         for name, buffer in module._buffers.items():

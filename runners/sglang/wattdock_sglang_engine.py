@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("wattdock_sglang_server.py")
 # SGLang asks itself for its first answer, by a library that heeds proxies.
 DIRECT = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+# What SGLang's scheduler says when it fails, and what its processes call themselves.
+# Source: run_scheduler_process in sglang/srt/managers/scheduler.py.
+FAILURE, WORKERS = "Scheduler hit an exception", b"sglang::scheduler"
 ALL_TOKENS = -1
 
 
@@ -123,7 +126,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[ServedEngine, LoadedM
         settings = server_settings(order, folder, model)
         with loading(PROGRAM, json.dumps(settings), DIRECT) as server:
             # By a token of its own; it has "/ready" from 0.5.20 on only.
-            server.until(lambda: server.text("/health"))
+            server.until(lambda: server.text("/health"), report, failure=FAILURE, workers=WORKERS)
             info = server.ask("/server_info")
             api = SglangApi(model.ids.eos)
             engine = ServedEngine(server, api, tokenizer=model.tokenizer)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # How vLLM's server says that its engine has died, and that it did not start.
 ENGINE_DEAD, NOT_STARTED = "EngineDeadError", "Engine core initialization failed"
+# What the process of its engine calls itself.
+WORKERS = b"VLLM::EngineCore"
 PROGRAM = Path(__file__).with_name("wattdock_vllm_server.py")
 # Its engine is a process of its own, as wherever it serves; /collective_rpc asks the workers.
 AS_SERVED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -75,7 +77,7 @@ def load_engine(order: LoadOrder, report: Report) -> tuple[VllmServed, LoadedMod
     report("starting the server")
     try:
         with loading(PROGRAM, json.dumps(settings), AS_SERVED) as server:
-            server.until(lambda: server.text("/version"))
+            server.until(lambda: server.text("/version"), report, failure=NOT_STARTED, workers=WORKERS)
             facts = server.ask("/collective_rpc", {"method": "wattdock_facts"})["results"]
             return VllmServed(server, faults, facts, plan), describe(facts, order, plan)
     except RunnerFault as error:

@@ -14,11 +14,14 @@ from seams.analysis import (
     CONTEXT,
     PROMPTS,
     SECONDS,
+    SPEED,
     Budget,
     Instants,
     Joules,
     Measured,
+    Restarts,
     Window,
+    draw_of_speed,
     measured_budget,
     window_of,
 )
@@ -108,16 +111,18 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
 @pytest.mark.parametrize(
     ("prompts_of", "count", "alike", "one_length"),
     [
-        (lambda restart, index: index, None, 3, False),  # a file, of which every restart sends the same part
+        (lambda restart, index: index, None, 3, False),  # of a file every restart sends the same part
         (lambda restart, index: 1000 * restart + index, None, 1, False),  # drawn anew
+        (lambda restart, index: 1000 * restart + index, "file", 3, False),  # a file of lengths: ids are drawn anew
         (lambda restart, index: index % 5, None, 1, False),  # a list that is gone through in each window
         (lambda restart, index: None, None, 1, False),  # a runner that does not tell
         (lambda restart, index: index % 5, 5, 3, False),  # five of a file's, again and again
+        (lambda restart, index: 5 * restart + index % 5, 5, 1, False),  # five drawn anew, again and again
         (lambda restart, index: index % 5, 5, 1, True),  # random ones that are all the same work
     ],
 )
 def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
-    prompts_of: Callable[[int, int], int | None], count: int | None, alike: int, one_length: bool
+    prompts_of: Callable[[int, int], int | None], count: int | str | None, alike: int, one_length: bool
 ) -> None:
     """In each of three restarts the same loop, whose prompts are named anew."""
     loop, restarts = closed_loop(45, np.random.default_rng(4), in_flight=4, lengths="lognormal"), []
@@ -126,7 +131,8 @@ def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
         requests = loop.record.requests
         named = (replace(each, prompt_hash=prompts_of(number, each.index), **length) for each in requests)
         restarts.append(RestartRecord(number, passes=(replace(loop.record, requests=tuple(named)),)))
-    workload = {"arrival": "closed", "batch_size": 4, "prompts": {"source": "synthetic", "count": count}}
+    prompts = {"source": "lengths.jsonl"} if count == "file" else {"source": "synthetic", "count": count}
+    workload = {"arrival": "closed", "batch_size": 4, "prompts": prompts}
     made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)
     made_up = replace(made_up, energy=ExactJoules(loop, np.random.default_rng(0)))
     found = measured_budget(made_up)
@@ -134,10 +140,30 @@ def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
     same, own = found.entry(Budget.PROMPTS), found.entry("restarts")
     assert own
     assert bool(same) == (alike > 1)
-    if same and count is None:
+    if same:
         assert same.standard_uncertainty == pytest.approx(2**0.5 * own.standard_uncertainty)
-    elif same:
-        assert same.standard_uncertainty > 2 * own.standard_uncertainty
+    # 112 requests of five prompts each are five draws of their restart: the root of 22.4 as uncertain.
+    widened = 22.4**0.5 if count == 5 and not one_length else 1
+    assert own.standard_uncertainty == pytest.approx(0.0049 * widened, rel=0.01)
+    assert bool(draw_of_speed(made_up)) == (alike > 1)
+
+
+def test_tokens_per_second_are_as_uncertain_as_the_list_that_all_restarts_send() -> None:
+    """Three equal restarts, which scatter by nothing, of each of 60 lists: most intervals hold the speed of all."""
+    figures = []
+    for seed in range(60):
+        loop = closed_loop(60, np.random.default_rng(seed), in_flight=4, lengths="lognormal")
+        named = tuple(replace(each, prompt_hash=each.index) for each in loop.record.requests)
+        record = replace(loop.record, requests=named)
+        workload = {"arrival": "closed", "batch_size": 4, "prompts": {"source": "lengths.jsonl"}}
+        made_up = experiment(*(RestartRecord(n, passes=(record,)) for n in range(3)), workload=workload, warmup=LEAD_IN)
+        restarts = Restarts.of_groups([[window] for window in made_up.windows.of_headline()], SPEED)
+        interval = restarts.interval_beside(draw_of_speed(made_up))
+        assert interval
+        figures.append((restarts.value, interval))
+    mean = float(np.mean([value for value, _ in figures]))
+    assert sum(interval.low <= mean <= interval.high for _, interval in figures) >= 50
+    assert all(interval.high / interval.low < 1.3 for _, interval in figures)
 
 
 def test_joules_per_token_of_blocks_follow_the_work_in_them() -> None:
@@ -198,6 +224,8 @@ def test_a_window_knows_the_declared_amounts_per_token_and_what_nobody_declared_
     assert abs(told.off_by(CONTEXT)) < 0.02
     assert window(of_loop(loop, 4, DeclaredWork(None, 250.0))).declared == {}
     assert window(of_loop(loop, 4, DeclaredWork(512.0))).declared == {}
+    # A trace is replayed from its first line: no restart shows the rate of the whole.
+    assert window(of_loop(loop, 4, DeclaredWork(None, 250.0, gap_s=0.5))).declared == {SECONDS: 0.5 / 250}
 
 
 def at(seconds: ArrayLike, values: ArrayLike) -> Series:

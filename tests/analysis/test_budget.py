@@ -104,7 +104,19 @@ def test_the_table_adds_up() -> None:
     assert (seen.measured, seen.energy_per_unit_j) == pytest.approx((1.01, 1.01))
     assert seen.per_restart == pytest.approx([1.00, 1.01, 1.02])
     told = {each.name: each.standard_uncertainty for each in seen.not_included}
-    assert told == {"sensor gain": None, "board": 0.013, "session": 0.003}
+    assert told == {"sensor gain": None, "board": 0.0125, "session": 0.003, "later minutes": pytest.approx(0)}
+
+
+@pytest.mark.parametrize(
+    ("of_limit", "expected"), [(0.97, 0.006), (0.9, 0.006), (0.85, 0.0125), (0.8, 0.0245), (0.3, 0.0245)]
+)
+def test_what_other_boards_differ_by_depends_on_the_load(of_limit: float, expected: float) -> None:
+    """Of four boards, as mean watts of the windows are near their limits, between, or well below."""
+    watts = TOKENS * 1.0 / 2.0
+    seen = budget([[window(EVEN)]] * 3, boards=4, limit_w=watts / of_limit)
+    [board] = [each for each in seen.not_included if each.name == "board"]
+    assert board.standard_uncertainty == pytest.approx(expected)
+    assert f"4 boards at {of_limit * 100:.0f} % of the power limit" in board.found
 
 
 def test_no_entry_makes_an_interval_narrower() -> None:
@@ -137,6 +149,21 @@ def test_a_correction_of_all_joules_leaves_no_interval() -> None:
     assert min(seen.per_restart) <= 0
     assert (seen.expanded, seen.interval) == (None, None)
     assert seen.reason == "a restart's work was so far from the declared that its correction leaves no joules"
+
+
+def test_a_restart_counts_by_its_tokens() -> None:
+    """Of five short restarts and one that holds four fifths of the tokens, all of which scatter alike."""
+    lengths, random, held = np.array([5, 5, 5, 5, 5, 100]), np.random.default_rng(0), 0
+    for _ in range(200):
+        joules = random.normal(1, 0.01, len(lengths))
+        runs = [(np.full(length, joule), np.full(length, 60.0)) for length, joule in zip(lengths, joules, strict=True)]
+        seen = budget([[window(*run)] for run in runs], whole=True)
+        [restarts] = [each for each in seen.entries if each.name == "restarts"]
+        expected = np.std(np.log(joules), ddof=1) * hypot(*lengths) / lengths.sum()
+        assert restarts.standard_uncertainty == pytest.approx(expected)
+        assert seen.interval is not None
+        held += seen.interval.low <= 1 <= seen.interval.high
+    assert held >= 190
 
 
 def test_equal_restarts_are_no_better_known_than_their_blocks() -> None:

@@ -123,6 +123,30 @@ def test_the_interval_of_spans_holds_what_their_ends_hide_and_spans_that_hide_al
     assert short.reason == "its spans are shorter than the meter resolves; mark larger parts"
 
 
+@pytest.mark.parametrize(
+    ("epochs_s", "share"),
+    [
+        ([(40, 60)], 0.3),
+        ([(40.25, 41.15), (50, 50.95)], (0.05 + 0.15 + 0.3) / (0.9 + 0.95)),
+        ([(40, 40.3), (41.5, 42)], 0.3 / 0.8),
+        ([(10, 20)], 0),
+        ([], None),
+    ],
+)
+def test_communication_counts_within_the_spans_that_count(
+    epochs_s: list[tuple[float, float]], share: float | None
+) -> None:
+    """The first 0.3 of each second from 20 s to 65 s, warm-up included; of an epoch in too many places nothing."""
+    run = command("epoch", epochs_s)
+    [epoch] = run.passes[0][1].marked
+    begins_ns = [second * NS_PER_S for second in range(20, 65)]
+    talks = Marked("communication", 45, tuple((begin_ns, begin_ns + 300_000_000) for begin_ns in begins_ns))
+    passes = (replace(run.passes[0][1], marked=(epoch, talks)),)
+    told = work_done(replace(run, restarts=[replace(restart, passes=passes) for restart in run.restarts]))
+    assert [part.share_within for part in told.marked][1] == pytest.approx(share)
+    assert told.marked[1].share == pytest.approx(45 * 0.3 / 55)
+
+
 SPANS = "from the first marked span that counts to the last"
 LATER = "let the spans that count (--within) begin later: J/sample has not settled"
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from make.records import measured, request, speed_of
-from seams.analysis import Drafts, Quantiles, inter_token_latency
-from seams.records import NO_STEPS, Steps
+from make.outcomes import known
+from make.records import experiment, measured, request, speed_of
+from seams.analysis import Drafts, Quantiles, performance
+from seams.records import NO_STEPS, Steps, TokenSeries
 
 from wattdock.clock import NS_PER_S
+from wattdock.records import RequestRecord, RestartRecord
 
 if TYPE_CHECKING:
     from wattdock.records import PassRecord
@@ -70,8 +72,9 @@ def test_gaps_of_batches_that_take_turns_are_not_those_of_a_requests_tokens() ->
     done = stepped(
         measured(0, 10, 12, turns), (10.1, 0), (10.2, 0), *((10.2 + 0.1 * number, 1) for number in range(1, 9))
     )
-    found = inter_token_latency([done])
-    assert found == {"itl_reason": "gaps between steps differ from those between a request's tokens by -50% in all"}
+    speed = speed_of(done)
+    assert speed.itl is None
+    assert speed.itl_reason == "gaps between steps differ from those between a request's tokens by -50% in all"
 
 
 @pytest.mark.parametrize(
@@ -93,3 +96,30 @@ def test_without_steps_of_one_engine_that_decodes_there_is_no_distribution_and_t
     speed = speed_of(done)
     assert speed.itl is None
     assert (speed.itl_reason or "").startswith(reason)
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_gaps_of_the_lead_in_are_no_gaps_of_the_window(*, has_steps: bool) -> None:
+    """One slot makes a token each second for 28 s, then one each 0.1 s; the window begins after 35 s."""
+    requests, ends_s, decoded, at_s = list[RequestRecord](), list[float](), list[int](), 10.0
+    while at_s < 90:
+        gap_s = 1.0 if at_s < 30 else 0.1
+        made = request(len(requests), at_s, at_s + 0.5, at_s + 0.5 + 9 * gap_s, 10)
+        requests.append(made if has_steps else replace(made, token_gaps_ns=(round(gap_s * NS_PER_S),) * 9))
+        ends_s += [at_s + 0.5 + number * gap_s for number in range(10)]
+        decoded += [0] + [1] * 9
+        at_s = ends_s[-1]
+    done = measured(0, 10, at_s + 1, tuple(requests))
+    ends_ns = np.array([round(end_s * NS_PER_S) for end_s in ends_s])
+    done = replace(done, tokens=TokenSeries(ends_ns, 1 + np.arange(len(ends_s))))
+    workload, warmup = {"arrival": "closed", "batch_size": 1}, {"profile": "lead-in", "lead_in_s": 35}
+    restart = RestartRecord(0, passes=(stepped(done, *zip(ends_s, decoded, strict=True)) if has_steps else done,))
+    made_up = experiment(restart, workload=workload, warmup=warmup)
+    assert made_up.windows.headline == "steady_state"
+    itl = known(known(performance(made_up)).itl)
+    assert itl.mean_s == pytest.approx(0.1)
+    assert itl.max_s == pytest.approx(0.1)
+    assert itl.count == pytest.approx(9 * known(made_up.headline[0].duration_s) / 1.4, rel=0.02)
+    whole = experiment(restart)
+    assert whole.windows.headline == "drained"
+    assert known(known(performance(whole)).itl).max_s == pytest.approx(1.0)

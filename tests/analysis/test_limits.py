@@ -125,7 +125,7 @@ def test_requests_of_a_round_are_there_when_the_first_of_them_gets_a_token(secon
 
 
 @pytest.mark.parametrize(
-    ("last", "reason"), [(6, None), (5, "2.0% of decode's tokens came while prompts were computed (limit 2%)")]
+    ("last", "reason"), [(6, None), (5, "2.0% of decode's tokens came during prefills (limit 2%)")]
 )
 def test_a_fiftieth_of_the_tokens_decoded_may_come_in_prefills(last: int, reason: str | None) -> None:
     """One in ten rounds of six tokens, of which the first is prefill's; where the last has five it is more."""

@@ -40,19 +40,14 @@ def test_joules_per_output_token_count_the_gpus_used_and_keep_bystanders_apart()
     """20 s at 600 W for 200 tokens are 60 J/token; the idle neighbour's 1,600 J are told, not added."""
     energy = energy_of()
     assert energy.total_j == pytest.approx(12_000, rel=1e-3)
-    assert energy.energy_per_output_token_j == pytest.approx(60, rel=1e-3)
+    assert energy.measured_per_output_token_j == pytest.approx(60, rel=1e-3)
     assert energy.bystander_j["GPU-idle"] == pytest.approx(1_600, rel=1e-3)
     assert energy.source == "counter"
 
 
-def test_the_same_joules_are_shared_out_over_requests_input_tokens_and_all_tokens() -> None:
-    """12,000 J over 2 requests of 10 prompt tokens and 200 output tokens; an unknown count leaves its share unknown."""
-    silent = dataclasses.replace(RESTART, passes=(dataclasses.replace(PASS, prompt_tokens=None),))
-    told, untold = energy_of(), energy_of(silent)
-    assert told.energy_per_request_j == pytest.approx(6_000, rel=1e-3)
-    assert told.energy_per_input_token_j == pytest.approx(600, rel=1e-3)
-    assert told.energy_per_total_token_j == pytest.approx(12_000 / 220, rel=1e-3)
-    assert (untold.energy_per_input_token_j, untold.energy_per_total_token_j) == (None, None)
+def test_joules_per_request_without_a_window_are_those_of_whole_passes() -> None:
+    """12,000 J over 2 requests; with a window see `test_window_of_requests`."""
+    assert energy_of().energy_per_request_j == pytest.approx(6_000, rel=1e-3)
 
 
 def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
@@ -62,7 +57,7 @@ def test_two_gpus_used_are_summed_and_their_imbalance_is_told() -> None:
     assert shared is not None
     assert shared.gpu_count == 2
     assert shared.load_imbalance == pytest.approx(600 / 340, rel=1e-3)
-    assert energy.energy_per_output_token_j == pytest.approx(68, rel=1e-3)
+    assert energy.measured_per_output_token_j == pytest.approx(68, rel=1e-3)
     assert "NVSwitch" in energy.boundary_statement
 
 
@@ -89,7 +84,7 @@ def test_one_gpu_that_cannot_be_read_makes_the_sum_unknown_not_smaller() -> None
     """A missing part must not look like efficiency."""
     energy = energy_of(used=("GPU-busy", "GPU-gone"))
     assert energy.total_j is None
-    assert energy.energy_per_output_token_j is None
+    assert energy.measured_per_output_token_j is None
     assert "GPU-gone" in (energy.reason or "")
     assert energy.per_gpu_j["GPU-busy"] == pytest.approx(12_000, rel=1e-3)
 

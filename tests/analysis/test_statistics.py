@@ -56,7 +56,7 @@ def test_a_figure_is_shown_to_the_second_digit_of_half_its_interval() -> None:
     assert figure_text(Figure(1.0, Interval(0.2888, 3.463))) == "1.0 [0.3, 3.5]"
     assert figure_text(Figure(1.0, Interval(0.96, 1.04))) == "1.000 [0.960, 1.040]"
     # As a result that somebody wrote by hand may have it.
-    assert figure_text(Figure(1.0, Interval(1.1, 0.9))) == "1 [1.1, 0.9]"
+    assert figure_text(Figure(1.0, Interval(1.1, 0.9))) == "1.000 [1.100, 0.9000]"
     assert figure_text(Figure(0.13501, Interval(0.13446, 0.13556))) == "0.13501 [0.13446, 0.13556]"
     assert figure_text(Figure(6213.2, Interval(6193.2, 6233.2))) == "6,213 [6,193, 6,233]"
     assert figure_text(Figure(6213.2), ",.1f") == "6,213.2"

@@ -62,7 +62,7 @@ def test_a_steady_state_runs_from_the_first_full_engine_to_the_last_request_that
     assert steady.start_ns == pytest.approx(10.5 * NS_PER_S)
     assert steady.end_ns is not None
     assert 69 * NS_PER_S < steady.end_ns < 71 * NS_PER_S
-    assert steady.energy_per_output_token_j == pytest.approx(25, rel=1e-4)
+    assert steady.measured_per_output_token_j == pytest.approx(25, rel=1e-4)
 
 
 @pytest.mark.parametrize("spread_s", [0, 0.005])
@@ -86,7 +86,7 @@ def test_a_window_holds_the_joules_and_tokens_of_whole_steps(step_s: float, spre
     warmup = {"profile": "lead-in", "lead_in_s": 12.345}
     [_, steady] = experiment(restart, workload=workload, warmup=warmup).windows.passes
     assert steady.reason is None
-    assert steady.energy_per_output_token_j == pytest.approx(500 * step_s / 8, rel=1e-4)
+    assert steady.measured_per_output_token_j == pytest.approx(500 * step_s / 8, rel=1e-4)
 
 
 def test_pauses_between_requests_do_not_shorten_a_window() -> None:
@@ -133,10 +133,10 @@ def in_turns(*, chunks: int, chunk_s: float, lead_in_s: float) -> tuple[float, f
     done = dataclasses.replace(measured(0, 10, at_s + 0.1, tuple(requests)), tokens=tokens)
     restart = RestartRecord(0, passes=(done,), timeline=timeline(stepped_power(GPU, [*steps, (20, 100.0)])))
     [_, steady] = experiment(restart, workload=workload, warmup=warmup).windows.passes
-    assert steady.energy_per_output_token_j
+    assert steady.measured_per_output_token_j
     assert steady.output_tokens
     prompts = sum(steady.holds(each.first_token_ns) for each in requests) / steady.output_tokens
-    return steady.energy_per_output_token_j, prompts, (700 * prefill_s + 300 * decode_s) / (8 * 160)
+    return steady.measured_per_output_token_j, prompts, (700 * prefill_s + 300 * decode_s) / (8 * 160)
 
 
 @pytest.mark.parametrize(("chunks", "chunk_s"), [(1, 1.0), (15, 0.075), (10, 0.46), (10, 0.52), (10, 0.6)])
@@ -159,7 +159,7 @@ def test_a_window_holds_the_prompts_of_its_answers_where_an_engine_computes_one_
 def test_a_pass_without_a_steady_state_has_none_and_the_reason(done: PassRecord, in_flight: int, reason: str) -> None:
     """Not full: no figure is better than one of something else."""
     steady = figure(done, "steady_state", in_flight=in_flight)
-    assert steady.energy_per_output_token_j is None
+    assert steady.measured_per_output_token_j is None
     assert reason in (steady.reason or "")
 
 
@@ -168,9 +168,9 @@ def test_an_absent_definition_stays_absent() -> None:
     short = closed_loop(slots=8, seconds=15, lifetime_s=2, staggered=True)
     gpu = constant_power(GPU, 500, start_s=0, end_s=120)
     summary = in_slots(short, gpu, 8).windows
-    assert list(summary.energy_per_output_token_j) == ["drained", "steady_state"]
-    assert summary.energy_per_output_token_j["steady_state"] is None
-    assert summary.energy_per_output_token_j["drained"]
+    assert list(summary.measured_per_output_token_j) == ["drained", "steady_state"]
+    assert summary.measured_per_output_token_j["steady_state"] is None
+    assert summary.measured_per_output_token_j["drained"]
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_the_headline_is_the_steady_state_where_requests_overlap_and_there_is_on
     assert energy.windows is not None
     assert speed is not None
     assert energy.windows.headline == headline
-    assert energy.energy_per_output_token_j == energy.windows.energy_per_output_token_j[headline]
+    assert energy.measured_per_output_token_j == energy.windows.measured_per_output_token_j[headline]
     [measured] = energy.passes
     assert measured.total_j == pytest.approx(energy.total_j)
-    assert energy.energy_per_output_token_j is not None
-    assert energy.mean_power_w == pytest.approx(known(speed.output_tokens_per_s) * energy.energy_per_output_token_j)
+    assert energy.measured_per_output_token_j is not None
+    assert energy.mean_power_w == pytest.approx(known(speed.output_tokens_per_s) * energy.measured_per_output_token_j)
     if headline == "steady_state":
         assert energy.mean_power_w == pytest.approx(500, rel=1e-3)
         assert measured.total_j != pytest.approx(500 * measured.duration_s, rel=0.02)

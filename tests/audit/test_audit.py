@@ -11,6 +11,7 @@ import pytest
 from fake_nvml import FakeProcess, constant
 from make.audit_world import (
     AS_EVER,
+    DIGEST,
     IMAGE,
     OTHER,
     POWER,
@@ -199,6 +200,7 @@ TWO_ROUNDS = {
         "prompts": {"source": "synthetic", "input_tokens": PROMPT_TOKENS},
     },
 }
+NO_LEAD_IN = {"profile": "lead-in", "lead_in_s": 0, "lead_in_lifetimes": 0}
 DEAD = Failure(kind="RunnerError", message="the runner died", stage="pass 1/1", exit_code=5)
 LONGER_PROMPTS = DeclaredWork(502, 100, 502 * 99 + 100 * 99 / 2)
 # Without joules there is no figure, and without the GPU hardly any reading.
@@ -243,12 +245,16 @@ CAUGHT: list[tuple[dict[str, str], World]] = [
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "lead-in", "window_lifetimes": 10}})),
     ({"measured window": "unknown"}, World(config=TWO_ROUNDS)),
     ({"measured window": "fail"}, World(config={"warmup": {"profile": "quick"}})),
+    ({"measured window": "fail"}, World(config={"warmup": NO_LEAD_IN})),
     ({"weights": "fail"}, World(model={"revision": None})),
+    ({"weights": "fail"}, World(model={"revision": f"sampled-sha256:{'0' * 64}"})),
     ({"weights": "fail"}, World(model={"random_weights": True})),
     ({"software": "fail"}, World(launch=launched(None))),
     ({"software": "fail"}, World(launch=LauncherChoice("docker", "by name", "none", IMAGE))),
     ({"software": "fail"}, World(launch=LauncherChoice("apptainer", "by file", "none", FILE))),
     ({"software": "fail"}, World(launch=LauncherChoice("process", "test", "none"))),
+    ({"software": "fail"}, World(environments=({"wattdock_dirty": True},) * 3)),
+    ({"software": "fail"}, World(environments=({"wattdock_commit": None},) * 3)),
     ({"environment of the restarts": "fail"}, World(environments=({}, {}, {"driver_version": "590"}))),
     ({"environment of the restarts": "unknown"}, World(environments=({}, {}, None))),
     ({"runners of a restart": "fail"}, World(resumed=True)),
@@ -320,6 +326,39 @@ def test_locked_packages_of_a_commit_can_be_repeated_without_a_container(
     check = checks(result)["software"]
     assert (check.status, known(result.audit).publishable) == (status, status == "pass")
     assert [word for word in words if word not in check.figure] == []
+
+
+LOCAL = {"kind": "path", "name": "folder", "revision": "sha256:e"}
+SPECULATIVE = {"method": "draft_model", "model": "/models/draft", "num_speculative_tokens": 3}
+DRAFT = {"backend": "vllm", "vllm": {"speculative_config": SPECULATIVE}}
+SERVER = {"backend": "url", "url": {"base_url": "http://x:1", "environment": DIGEST}}
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (World(model=LOCAL), ("sha256:e", "nothing shows that they are trained")),
+        (World(config=DRAFT), ("0123abcd", "nothing shows that they are trained")),
+        (World(config=SERVER), ("0123abcd", "as declared; not checked")),
+    ],
+)
+def test_weights_that_nobody_can_check_are_told_in_the_verdicts_line(
+    world: World, words: tuple[str, ...], library: Path
+) -> None:
+    """A folder's digest identifies its weights, also those of a draft; a server has loaded what it has loaded."""
+    result = result_of(world, library)
+    check = checks(result)["weights"]
+    assert (check.status, [word for word in words if word not in check.figure]) == ("warn", [])
+    assert " %; with a warning: weights" in known(result.audit).summary
+
+
+def test_a_lead_in_precedes_the_window_by_the_time_in_which_an_engine_starts(library: Path) -> None:
+    """The uncertainty of the first seconds alone would let a window without any pass: it is ± 1.97 % then."""
+    short, long = (
+        result_of(World(config={"warmup": NO_LEAD_IN | {"lead_in_s": seconds}}), library) for seconds in (10, 15)
+    )
+    assert "after less than 15 s of work" in failed(short)["measured window"].figure
+    assert failed(long) == {}
 
 
 def test_one_throttled_restart_is_not_diluted_by_those_beside_it(library: Path) -> None:

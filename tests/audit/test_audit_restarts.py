@@ -207,7 +207,7 @@ def test_restarts_on_different_gpus_have_no_sum(library: Path) -> None:
     assert result.energy is not None
     energy = result.energy
     assert (energy.total_j, energy.reason, energy.net_j) == (None, DIFFERENT_GPUS, None)
-    assert energy.energy_per_output_token_j is None
+    assert energy.measured_per_output_token_j is None
     assert {measured.total_j for measured in energy.passes} == {None}
     assert energy.windows is not None
     assert {window.total_j for window in energy.windows.passes} == {None}

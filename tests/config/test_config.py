@@ -324,6 +324,8 @@ def test_a_section_takes_a_gpu_per_worker_and_passes_on_what_it_does_not_declare
 HOSTILE = {
     "aliases": "a: &a [x]\n"
     + "".join(f"k{i}: &k{i} [{', '.join(['*a' if not i else f'*k{i - 1}'] * 9)}]\n" for i in range(9)),
+    "an alias within itself": "a: &a [*a]\n",
+    "a mapping within itself": "a: &a {b: *a}\n",
     "merges": "x: "
     + "{<<: [&m%d " * 30 % tuple(range(30))
     + "{k: 1}"

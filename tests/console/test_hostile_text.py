@@ -88,7 +88,7 @@ def hostile(called: Called) -> Called:
         (("show", HOSTILE), 7),
         (("show", "results"), 7),
         (("show", f"results/broken{HOSTILE}"), 7),
-        (("compare", "20260101", "20260102"), 0),
+        (("compare", "20260101", "20260102"), 10),
         (("report", "20260101", "-o", f"{HOSTILE}.html"), 0),
         (("plot", "table", "20260101", "-o", f"{HOSTILE}.md"), 0),
         (("bundle", "create", "20260101", "-o", f"{HOSTILE}.tar"), 2),

@@ -92,7 +92,7 @@ def test_a_terminal_shows_the_pass_below_its_lines(monkeypatch: pytest.MonkeyPat
     shown = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[\??[0-9;]*[A-Za-z]", "", written)) if line.strip()]
     # The lines of a first heartbeat, the second and the third, then what stays.
     last = " ".join(line.strip() for line in shown[-3:-1])
-    assert last.endswith("50%, 3 s left, 3 s, ≤ 1,500 tokens so far, 500 tokens/s, 200 W, 0.4 J/token so far"), shown
+    assert last.endswith("50%, 3 s left, 3 s, ≤ 1,500 tokens so far, 500 tokens/s, 200 W, 0.4000 J/token so far"), shown
     assert shown[-1] == "  pass 1/2: 3,000 tokens in 6.00 s"
     assert steers("".join(shown)) == []
     assert max(map(len, shown)) <= 80

@@ -298,6 +298,25 @@ def test_a_name_that_leads_nowhere_is_one_line_and_exit_code_2(called: Called, w
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("bundle verify mine", "`wattdock bundle create mine`"),
+        ("reproduce mine", "`wattdock bundle create mine`"),
+        ("reproduce mine/a", "`wattdock bundle create mine/a`"),
+        ("reproduce study.yaml", "`wattdock run study.yaml`"),
+        ("plan b.tar", "`wattdock reproduce b.tar`"),
+        ("run b.tar", "`wattdock reproduce b.tar`"),
+    ],
+)
+def test_what_another_command_takes_is_refused_with_that_command(called: Called, words: str, remedy: str) -> None:
+    """A folder of results and a study are no bundle, a bundle is no study."""
+    Path("mine/a").mkdir(parents=True)
+    Path("mine/a/result.json").write_text("{}")
+    Path("b.tar").write_bytes(b"x" * 2_000_000)
+    assert_one_clear_line(called(*words.split()), CONFIG, remedy)
+
+
 @pytest.mark.parametrize("words", ["show", "report", "plan --model", "bundle verify", "results list --output-dir"])
 def test_a_path_that_the_system_refuses_to_look_up_is_one_line_and_exit_code_2(called: Called, words: str) -> None:
     """Too long a name, as a folder of somebody else."""
@@ -324,6 +343,9 @@ def test_a_wrong_command_line_is_one_line_with_the_value_and_the_nearest_name(ca
         ("run --max-model-len 9", "--max-model-len; ", "--set BACKEND.max_model_len=VALUE"),
         ("run --url http://x --save-result", "no such option: --save-result; see"),
         ("estimate --model x", "model stands without --model: `wattdock estimate MODEL`"),
+        ("plan --backend llamacpp --dtype q4_0", "--dtype", "'q4_0'", "bfloat16"),
+        ("plan --set quality.tasks=[sums] --set quality.folder=taskss", "quality.folder: taskss does not exist; name"),
+        ("measure --unit tokens --step-regex x -- true", "set work.unit: steps (--unit steps)"),
         ("show --limit 3 x", "no such option: --limit; see"),
     ):
         refused = called(*words.split())

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import pytest
 from make.rows import split_document
 from make.stored import store_golden, stored
 
-from wattdock.errors import ExitCode
+import wattdock
+from wattdock.errors import ExitCode, StoreError
 from wattdock.store import COLUMNS
 
 if TYPE_CHECKING:
@@ -39,6 +41,27 @@ def study(called: Called) -> Called:
     (RESULTS / "studies" / STUDY).mkdir(parents=True)
     (RESULTS / "studies" / STUDY / "journal.jsonl").touch()
     return called
+
+
+def test_a_bundle_that_is_named_twice_counts_once(study: Called) -> None:
+    """Its results would pass for more restarts, on no other board."""
+    assert study("bundle", "create", "two-sizes", "-o", "b.tar").returncode == 0
+    shown = json.loads(study("show", "b.tar", "./b.tar", "--json").stdout)
+    assert [result["experiment_id"][0] for result in shown] == ["1", "2"]
+
+
+@pytest.mark.parametrize("named", ["größe & co", "gro\u0308ße & co", "größe", "größe-co-1"])
+def test_a_study_of_any_script_is_found_and_bundled_by_the_name_that_it_was_given(called: Called, named: str) -> None:
+    """Composed or not, and though its folder has other signs in it than letters and digits."""
+    study = "20260101T000000-größe-co-1"
+    stored(RESULTS, name=NAMES[0], study={"study_id": study, "attempt": 1})
+    (RESULTS / "studies" / study).mkdir(parents=True)
+    (RESULTS / "studies" / study / "journal.jsonl").touch()
+    assert called("show", named).returncode == 0
+    assert called("bundle", "create", named, "-o", "größe 1.tar").returncode == 0
+    assert called("bundle", "verify", "größe 1.tar").returncode == 0
+    with tarfile.open("größe 1.tar") as bundle:
+        assert f"wattdock-{study}/results/studies/{study}/journal.jsonl" in bundle.getnames()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +111,9 @@ def test_what_is_shown_begins_with_the_verdict(study: Called) -> None:
     one, both = study("show", "20260101T000004"), study("show", "two-sizes")
     assert (one.returncode, both.returncode) == (0, 0)
     first, second, *_ = one.stdout.splitlines()
-    assert (first, second.split("  ")[0]) == (summary, "version three")
+    # The sample is of a wattdock without a commit.
+    by = " (analysed by wattdock 0.1.0, not by this version)"
+    assert (first, second.split("  ")[0]) == (summary + by, "version three")
     told = [line.partition(": ")[2] for line in both.stdout.splitlines() if "found by" in line]
     assert told[0] == "something is wrong: throttling: found by throttling"
     assert not any("found by completion" in line for line in told)
@@ -413,6 +438,49 @@ def test_a_stored_verdict_is_audited_again_and_stays_as_it_was_stored(called: Ca
     refused = called("show", folder, "--again")
     assert (refused.returncode, refused.stdout) == (7, "")
     assert f"{folder.name}/restarts " in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("moved", "said"),
+    [
+        ({"0": None}, "restarts missing or incomplete: 0"),
+        ({"1": None}, "restarts missing or incomplete: 1"),
+        ({"0": "2"}, "restarts too many: 0"),
+        ({"1": None, "0": "1"}, "restarts missing or incomplete: 1; restarts too many: 0"),
+    ],
+)
+def test_restarts_other_than_those_of_the_result_are_refused(
+    called: Called, moved: dict[str, str | None], said: str
+) -> None:
+    """One that is gone with its folder would leave a figure of fewer restarts, and one too many would count twice."""
+    [folder] = store_golden(RESULTS, "fake-full")
+    restarts = folder / "restarts"
+    for name, copy in moved.items():
+        shutil.copytree(restarts / name, restarts / copy, dirs_exist_ok=True) if copy else shutil.rmtree(
+            restarts / name
+        )
+    assert called("show", folder).returncode == 0
+    error = f"{restarts} is not what result.json was made from ({said}); restore it from a copy"
+    for command in (f"show {folder}", f"report {folder}", f"compare {folder} {folder}", "results list"):
+        assert error in called(*command.split(), "--again").stderr, command
+    with pytest.raises(StoreError) as raised:
+        wattdock.load(folder, again=True)
+    assert str(raised.value) == error
+    with pytest.raises(StoreError):
+        wattdock.load(folder)[0].requests()
+
+
+@pytest.mark.parametrize("part", ["passes", "spans"])
+def test_a_record_that_lost_a_pass_or_a_span_is_refused(called: Called, part: str) -> None:
+    """Its tables have their rows by position, and would not all notice."""
+    [folder] = store_golden(RESULTS, "fake-full")
+    file = folder / "restarts/1/record.json"
+    plain = json.loads(file.read_text())
+    del plain[part][-1]
+    file.write_text(json.dumps(plain))
+    done = called("show", folder, "--again")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "restarts missing or incomplete: 1" in done.stderr
 
 
 def test_clocks_of_a_run_are_shown(called: Called) -> None:

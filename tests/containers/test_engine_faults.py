@@ -19,7 +19,7 @@ import pytest
 from command import WATTDOCK, Command, on_gpus
 from containers.engines import engine_address, home_and_folder
 from fake_nvml import FakeGpu
-from seams.launch import DockerLauncher, Image, connect
+from seams.launch import Image, connect, docker
 from unprivileged import popen_as_user
 
 from wattdock.config import ContainerSpec
@@ -178,8 +178,8 @@ def test_the_gpus_asked_for_reach_the_runtime_by_uuid_and_in_order(standin_image
     if not noted.parent.is_dir():
         pytest.skip("this engine has no stand-in for NVIDIA's hook; tests/containers/engine.sh starts one that has")
     noted.unlink(missing_ok=True)
-    launcher = DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec())
-    with launcher.launch(spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))) as runner:
+    spec = spec_in(tmp_path, gpu_uuids=("GPU-bbbb", "GPU-aaaa"))
+    with docker.launch(spec, image=standin_image, cache=tmp_path / "cache", limits=ContainerSpec()) as runner:
         runtime_config = json.loads(noted.read_text())
         runner.stop(0)
     environment = dict(entry.split("=", 1) for entry in runtime_config["process"]["env"])
@@ -208,7 +208,7 @@ def test_all_who_clean_up_at_once_return_when_the_orphan_is_gone(
         reap()
         return not client.containers.list(all=True, filters={"id": runner.id})
 
-    with DockerLauncher(standin_image, cache=tmp_path / "cache", limits=ContainerSpec()).launch(spec) as runner:
+    with docker.launch(spec, image=standin_image, cache=tmp_path / "cache", limits=ContainerSpec()) as runner:
         with ThreadPoolExecutor(cleaners) as pool:
             assert all(cleaned.result() for cleaned in [pool.submit(clean) for _ in range(cleaners)])
         assert runner.exit_reason() == "lost its container, which somebody else removed"

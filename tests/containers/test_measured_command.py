@@ -87,10 +87,11 @@ def test_a_command_of_a_commit_in_an_image_that_others_can_pull_is_published(
         done = user("measure", *words, "--", "python3", "publish.py", "0", env=env)
     [result] = user.results()
     checks = {check["name"]: check for check in result["audit"]["checks"]}
-    assert checks["software"]["status"] == "pass"
-    assert image in checks["software"]["figure"]
+    # A checkout with changes of its own is no commit's.
+    may_fail = {"software"} if result["environment"]["wattdock_dirty"] else set()
+    assert (image in checks["software"]["figure"]) == (not may_fail)
     left = {check["name"] for check in checks.values() if check["status"] in ("fail", "unknown")}
-    assert left <= {"CPU use by others", "uncertainty"}
+    assert left <= {"CPU use by others", "uncertainty", *may_fail}
     assert done.returncode == (8 if left else 0), done.stderr
     assert done.stdout.startswith("not publishable: " if left else "publishable: ")
 

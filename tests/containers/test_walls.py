@@ -20,14 +20,14 @@ LAUNCH = """
 import os, sys, time
 from pathlib import Path
 from wattdock.config import ContainerSpec
-from wattdock.launch.docker import DockerLauncher
+from wattdock.launch.docker import launch
 from wattdock.launch.engine import find_image
 from wattdock.launch.protocol import LaunchSpec
 image, what, home = sys.argv[1:]
 log, model = Path(home, "runner.log"), Path(home, "model")
-launcher = DockerLauncher(find_image(image, backend="probe"), cache=Path(home, "cache"), limits=ContainerSpec(pids=512))
+how = {"image": find_image(image, backend="probe"), "cache": Path(home, "cache"), "limits": ContainerSpec(pids=512)}
 spec = LaunchSpec(backend=what, runner_dir=Path(home), log_path=log, model_path=model if model.is_dir() else None)
-with launcher.launch(spec) as runner:
+with launch(spec, **how) as runner:
     while runner.alive():
         time.sleep(0.05)
 print(runner.exit_reason(), file=sys.stderr)

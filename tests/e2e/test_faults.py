@@ -42,7 +42,7 @@ def test_what_this_user_may_not_read_or_write_is_refused(wattdock: Command) -> N
     one_line(done, PREFLIGHT, "/usr/results", "--output-dir")
     # What lies in this folder cannot even be asked after.
     (wattdock.folder / "closed").mkdir(0)
-    said = f"cannot write to closed/x: no permission to write in {wattdock.folder}/closed; choose another folder with"
+    said = f"cannot write to closed/x: permission denied in {wattdock.folder}/closed; choose another folder with"
     for words in (("run", *SMALL), ("plan", *SMALL), ("measure", "--", "true")):
         options = ("--output-dir", "closed/x")
         done = wattdock(words[0], *options, *words[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 import time
@@ -279,6 +280,20 @@ def test_a_command_is_of_a_commit_only_where_its_checkout_has_no_new_file(wattdo
         assert (check["status"], check["figure"][40:].partition(" /")[0]) == (status, changes)
         assert f"; {name} " in check["figure"]
     assert (folder / "out/weights").exists()
+
+
+def test_a_file_that_a_command_imports_and_that_changes_between_restarts_is_named(wattdock: Command) -> None:
+    """The first restart's checkout is the commit's, the second's is not, though no word names the file."""
+    folder = wattdock.folder
+    for name, text in {"train.py": "import helper; open('helper.py', 'a').write('#')", "helper.py": ""}.items():
+        (folder / name).write_text(text)
+    give_to_user(folder / "helper.py")
+    (folder / ".gitignore").write_text("__pycache__/")
+    commit_all(folder)
+    checks = measured(wattdock, "--restarts", "2", "--", sys.executable, "train.py", env={})["audit"]["checks"]
+    [check] = [check for check in checks if check["name"] == "environment of the restarts"]
+    assert check["status"] == "fail"
+    assert re.search(r"model revision: \w{40} \(restart 1\), \w{40}-dirty \(helper.py\) \(restart 2\)", check["figure"])
 
 
 def test_a_c_program_and_a_build_run_as_they_are_typed(wattdock: Command) -> None:

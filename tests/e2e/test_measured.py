@@ -33,7 +33,7 @@ def test_two_gpus_are_summed_and_a_bystander_is_told_apart(wattdock: Command) ->
     assert_total(energy, 400 * seconds)
     assert energy["bystander_j"][third] > 0
     tokens = result["performance"]["output_tokens"]
-    assert energy["energy_per_output_token_j"] == pytest.approx(energy["total_j"] / tokens)
+    assert energy["measured_per_output_token_j"] == pytest.approx(energy["total_j"] / tokens)
     assert result["environment"]["gpu_uuids"] == [BUSY, IDLE]
     used = [gpu["uuid"] in (BUSY, IDLE) for gpu in result["environment"]["host_gpus"]]
     assert used == [True, True, False]

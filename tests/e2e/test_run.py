@@ -80,7 +80,8 @@ def test_prompts_that_do_not_fit_fail_their_own_experiment_only(called: Called) 
     Path("large.jsonl").write_text('{"token_ids": [1, 99999999]}\n')
     Path("x.yaml").write_text(
         "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
-        "experiments: [{name: a}, {name: b, workload: {prompts: large.jsonl}}, {name: c, workload: {seed: 1}}]\n"
+        "experiments: [{name: a}, {name: b, workload: {prompts: large.jsonl, batch_size: 1}},\n"
+        " {name: c, workload: {seed: 1}}]\n"
     )
     done = called("run", "x.yaml")
     assert done.returncode == 2

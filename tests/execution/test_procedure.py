@@ -87,7 +87,6 @@ def measure(
         client=cast("Any", client),
         meter=Meter(Source("test")),
         pids=lambda: frozenset(pids),
-        check=lambda: None,
         model=model,
         gpu_uuids=gpu_uuids,
         context=context,

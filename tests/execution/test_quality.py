@@ -149,6 +149,23 @@ def test_questions_follow_every_measured_pass_of_the_session_and_cost_joules_of_
     assert eta.earlier_pass_s([of_seeds[0]], machine.results) == expected
 
 
+def test_a_category_has_scores_and_no_joules(machine: KnowingMachine, called: Called) -> None:
+    """Its prompts may cost what the others' do not: only of the whole task joules are known, 75 J an item."""
+    stored = machine.run(study(experiment("a", **ASKED | {"repeats": {"restarts": 3}}))).results[0]
+    found = known(stored.result.quality)
+    parts = [part for part in found.categories if part.name.startswith("arithmetic: ")]
+    arithmetic, tasks = found.tasks[0], found.tasks
+    assert [part.energy_per_item_j for part in tasks] == pytest.approx([75, 75], rel=0.01)
+    assert len(parts) > 1
+    assert sum(part.score * part.items for part in parts) == pytest.approx(arithmetic.score * arithmetic.items)
+    assert {(part.energy_j, part.energy_per_item_j, part.energy_per_correct_j, part.interval) for part in parts} == {
+        (None, None, None, None)
+    }
+    lines = called("show", stored.folder).stdout.splitlines()
+    assert {"J/item" in line for line in lines if "quality: arithmetic: " in line} == {False}
+    assert {"J/item" in line for line in lines if "quality: arithmetic " in line} == {True}
+
+
 def test_questions_change_no_figure_of_the_measured_passes(machine: KnowingMachine) -> None:
     """The same passes, with and without questions after them."""
     with_questions, without = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,19 @@ def test_an_interruption_between_two_experiments_is_of_neither(machine: VirtualM
     with pytest.raises(KeyboardInterrupt):
         machine.run(TWO, on=at(PassFinished, interrupt, number=2))
     assert statuses(machine) == [("a", "ok")]
+
+
+def test_a_pass_is_said_to_be_over_once_it_is_on_disk(machine: VirtualMachine) -> None:
+    """Whatever kills the run right after."""
+    on_disk: list[int] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, PassFinished):
+            records = machine.results.glob("studies/*/records/*/record.json")
+            on_disk.append(sum(len(json.loads(record.read_text())["passes"]) for record in records))
+
+    machine.run(study(experiment("a", repeats={"passes": 3})), on=look)
+    assert on_disk == [1, 2, 3]
 
 
 def test_where_a_pass_cannot_be_written_down_no_other_experiment_is_begun(

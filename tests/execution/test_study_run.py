@@ -12,6 +12,7 @@ import pytest
 from make.machine import VirtualMachine, experiment, study
 from make.outcomes import begins, journal, known, passes, send, statuses
 from make.snapshot import Snapshot
+from make.stored import rows
 from refused import raises
 from seams.study import (
     Event,
@@ -34,6 +35,8 @@ from wattdock.study import StudyFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from conftest import Called
 
 
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -155,16 +158,36 @@ def test_failures_stay_as_they_are_unless_they_are_to_be_tried_again(machine: Vi
     assert [line["event"] for line in journal(machine)].count("retried") == 1
 
 
+def test_a_study_named_from_elsewhere_goes_on_with_the_files_of_where_it_was_begun(
+    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file of the same relative name lies where the command is called; what it prints works there."""
+    for name, tokens in (("begun", 5), ("elsewhere", 500)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lengths.jsonl").write_text(f'{{"input_tokens": {tokens}, "output_tokens": 2}}\n' * 2)
+    monkeypatch.chdir(tmp_path / "begun")
+    machine = VirtualMachine(tmp_path / "begun", load_fault="die")
+    machine.run(study(experiment("a", workload={"prompts": "lengths.jsonl"})))
+    machine.load_fault = "none"
+    monkeypatch.setattr("wattdock.console.machine.machine_of", lambda _: nullcontext(machine.access()))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = called("run", "--retry-failed", "s-1", "--output-dir", "../begun/results")
+    assert done.returncode == 0, done.stderr
+    [found] = [each for each in rows(machine.results) if each.result.status == "ok"]
+    assert known(found.result.performance).prompt_tokens == 2 * 5 * 2
+    assert f"--output-dir {tmp_path}/elsewhere/../begun/results" in done.stdout
+
+
 @pytest.mark.parametrize("number", [1, 2, 5, 8])
 def test_a_study_killed_at_any_pass_is_resumed_with_nothing_lost_and_nothing_measured_twice(
     machine: VirtualMachine, tmp_path: Path, number: int
 ) -> None:
-    """What lies on disk at that moment is all that a kill leaves; the table is then that of a run left alone."""
+    """What lies on disk once a pass is said to be over is all that a kill leaves; the table is that of a run alone."""
     killed = VirtualMachine(tmp_path / "killed", machine.power, clock=machine.clock)
     machine.run(PAIR, on=Snapshot(machine, PassFinished, number, killed.folder))
     resumed = killed.run(PAIR, resume=True)
     started = next(event for event in killed.emitted if isinstance(event, StudyStarted))
-    assert (started.resumed, started.passes_left) == (True, 8 - (number - 1))
+    assert (started.resumed, started.passes_left) == (True, 8 - number)
     assert passes(resumed.results) == passes(machine.last.results)
     assert {status for _, status in statuses(resumed.results)} == {"ok"}
     assert journal(killed)[-1]["event"] == "ended"

@@ -11,6 +11,7 @@ import pytest
 from make.machine import VirtualMachine, VirtualRunner, experiment, study
 from make.outcomes import known
 
+from wattdock.reports import points_of, scale
 from wattdock_runner.arrivals import Admission
 
 if TYPE_CHECKING:
@@ -185,10 +186,35 @@ def test_a_file_s_declared_work_is_that_of_the_whole_file(tmp_path: Path) -> Non
     first, second = known(stored.result.procedure).mix
     declared = stored.restarts()[0].passes[0].declared
     assert (declared.prompt_tokens, declared.output_tokens) == (55, 10)
+    assert (stored.result.request_tokens, stored.row.max_output_tokens) == ((55, 10), 10)
     assert first.draw_difference == second.draw_difference
     # Three of eight lines are long: 43.6 tokens of deviation about 43.75, over the root of 8, and the same in both.
     check = check_of(stored.result)
     assert (check.status, "are -20.45% off the long run (by chance ± 35.2" in check.figure) == ("pass", True)
+
+
+@pytest.mark.parametrize("staggered", [False, True])
+def test_forms_and_tables_tell_a_files_own_limits_and_not_the_default(
+    tmp_path: Path, called: Called, staggered: bool
+) -> None:
+    """375 and 625 tokens in for 20 and 30 out; without lengths that are declared, the limits are those sent."""
+    rows = [{"input_tokens": 375, "output_tokens": 20}, {"input_tokens": 625, "output_tokens": 30}] * 20
+    source = tmp_path / "trace.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    work = {"prompts": {"source": str(source)}, "arrival": "closed", "batch_size": 4, "staggered_start": staggered}
+    stored = stored_result(tmp_path / "run", workload=work | {"min_duration_s": 60}, repeats={"restarts": 3})
+    called("form", "model-card", stored.folder, "-o", tmp_path / "card.md")
+    card = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert "the declared work, requests of 500 tokens in and 25 out on average, 20.0 in for each out (" in card
+    called("plot", "table", stored.folder, "-o", tmp_path / "table.md")
+    [setting], [point] = scale([stored]).settings, points_of([stored])
+    assert [name.rpartition(", ")[2] for name in (setting.name, point.work)] == ["25 out", "25 out"]
+    header, _, row = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()[:3]
+    assert dict(zip(header.split("|"), row.split("|"), strict=True))[" tokens out (limit) "].strip() == "25"
+    limits = [{"token_ids": [1, 2, 3], "max_output_tokens": limit} for limit in (10, 20)] * 20
+    source.write_text("".join(json.dumps(row) + "\n" for row in limits))
+    limited = stored_result(tmp_path / "limited", workload=work | {"ignore_eos": False}, repeats={"restarts": 1})
+    assert (limited.result.request_tokens, limited.row.max_output_tokens) == ((3, 15), 15)
 
 
 def test_different_texts_with_equal_ids_are_not_what_was_to_be_sent(

@@ -103,6 +103,7 @@ class FakeGpu:
         sample_gap_from_s, sample_gap_until_s: In between, there are no samples.
         hbm_share: Of the power, drawn by the memory.
         frozen_at_s, thaws_at_s: In between, the energy counter stands still; what is used then never shows.
+        jumps_at_s, jumps_until_s: In between, the energy counter shows `jump_mj` too much, but never less than 0.
         failing_from_s, failing_until_s: In between, calls fail with NVML's "unknown error".
         failing: Which ones, in the words of `unsupported`; all where it is empty.
         nvlink_peers: For each active NVLink the index of the GPU at its other end; -1 for a switch.
@@ -154,6 +155,9 @@ class FakeGpu:
     failing: str = ""
     frozen_at_s: float = inf
     thaws_at_s: float = inf
+    jumps_at_s: float = inf
+    jumps_until_s: float = inf
+    jump_mj: float = 0.0
     power_limit_w: float = 700.0
     power_limit_default_w: float = 700.0
     power_limit_changes_at_s: float = inf

@@ -129,6 +129,7 @@ double counter_mj(const struct gpu *gpu, double t) {
     int64_t k = (int64_t)floor((t - gpu->phase_s) / gpu->period_s) + 1;
     while (tick_s(gpu, k) > t || dropped(gpu, k)) k--;
     double seen = tick_s(gpu, k), mj = gpu->counter_offset_mj + 1000 * counted_j(gpu, seen - gpu->lag_s);
+    if (seen >= gpu->jumps_at_s && seen < gpu->jumps_until_s) mj = fmax(0, mj + gpu->jump_mj);
     if (seen >= gpu->reset_at_s) mj = 1000 * (counted_j(gpu, seen - gpu->lag_s) - counted_j(gpu, gpu->reset_at_s - gpu->lag_s));
     return floor(mj / gpu->counter_step_mj) * gpu->counter_step_mj;
 }
@@ -166,7 +167,7 @@ static void defaults(struct gpu *gpu) {
     memset(gpu, 0, sizeof *gpu);
     gpu->period_s = 0.1;
     gpu->counter_step_mj = 1;
-    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->thaws_at_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = gpu->sample_gap_from_s = gpu->sample_gap_until_s = HUGE_VAL;
+    gpu->reset_at_s = gpu->failing_from_s = gpu->failing_until_s = gpu->lost_at_s = gpu->frozen_at_s = gpu->thaws_at_s = gpu->jumps_at_s = gpu->jumps_until_s = gpu->power_limit_changes_at_s = gpu->throttle_above_w = gpu->thermal_above_w = gpu->load_w = gpu->sample_gap_from_s = gpu->sample_gap_until_s = HUGE_VAL;
     gpu->power_reading_factor = 1;
     gpu->power_smoothing = -1;
 }
@@ -234,7 +235,7 @@ static int read_gpu_key(struct gpu *gpu, const char *key, const char *text) {
     REAL(module_w) REAL(counter_offset_mj) REAL(counter_step_mj) REAL(period_s) REAL(phase_s) REAL(jitter_idle_s) REAL(jitter_load_s)
     REAL(load_w) REAL(drop_probability) REAL(lag_s) REAL(power_lag_s) REAL(read_cost_s) REAL(slow_cost_s)
     REAL(slow_probability) REAL(process_cost_s) REAL(reset_at_s) REAL(lost_at_s) REAL(failing_from_s)
-    REAL(failing_until_s) REAL(frozen_at_s) REAL(thaws_at_s) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)
+    REAL(failing_until_s) REAL(frozen_at_s) REAL(thaws_at_s) REAL(jumps_at_s) REAL(jumps_until_s) REAL(jump_mj) REAL(power_limit_w) REAL(power_limit_changes_at_s) REAL(power_limit_then_w)
     REAL(power_limit_default_w) REAL(throttle_above_w) REAL(thermal_above_w) REAL(power_reading_factor) REAL(sample_period_s) REAL(sample_width_s) REAL(sample_jitter_s)
     REAL(sample_lag_s) REAL(sample_drop_probability) REAL(sample_gap_from_s) REAL(sample_gap_until_s) REAL(hbm_share) REAL(temperature_c) REAL(memory_temperature_c)
     return -1;

@@ -45,7 +45,7 @@ struct gpu {
     /* Of the power, drawn by the memory. */
     double hbm_share;
     double read_cost_s, slow_cost_s, slow_probability, process_cost_s;
-    double reset_at_s, lost_at_s, frozen_at_s, thaws_at_s, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
+    double reset_at_s, lost_at_s, frozen_at_s, thaws_at_s, jumps_at_s, jumps_until_s, jump_mj, failing_from_s, failing_until_s, power_limit_w, power_limit_default_w;
     double power_limit_changes_at_s, power_limit_then_w;
     double throttle_above_w, thermal_above_w, power_reading_factor, temperature_c, memory_temperature_c;
     unsigned sm_clock_mhz, sm_clock_max_mhz, memory_clock_mhz, memory_clock_max_mhz, ecc, mig, persistence;

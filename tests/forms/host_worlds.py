@@ -164,6 +164,7 @@ class _Energy(NamedTuple):
 class _Result(NamedTuple):
     energy: _Energy
     used_gpus: tuple[str, ...] = ("GPU-a",)
+    environment: None = None
 
 
 def _read(

@@ -50,10 +50,16 @@ ASKED = {
     "environment.dataset": "text_generation.jsonl",
     "config.workload.batch_size": 1,
     "performance.requests": 10_000,
-    "performance.output_tokens": 100_000,
+    "config.workload.max_output_tokens": 10,
     "energy.passes": kept_document()["energy"]["passes"][:1] * 10,
 }
 UNKNOWN = {"prompts": "unknown"}
+# Answers of 300 tokens on average, where the model ended them.
+ENDED_EARLY = {
+    "config.workload.staggered_start": False,
+    "performance.output_tokens": 3_000_000,
+    "procedure.mix": [mix | {"ended_early": 9} for mix in kept_document()["procedure"]["mix"]],
+}
 # No result says whether a model thought.
 THOUGHTS = {"tokens of an answer": "unknown"} | UNKNOWN
 
@@ -68,9 +74,10 @@ THOUGHTS = {"tokens of an answer": "unknown"} | UNKNOWN
         ({"environment.model.weights": "random(uniform)"}, {"weights": "no"} | UNKNOWN),
         ({"environment.gpu_names": []}, {"GPUs": "no"} | UNKNOWN),
         ({"environment.dataset": "bundled"}, {"prompts": "no"}),
-        ({"performance.output_tokens": 3_000_000}, {"tokens of an answer": "no"} | UNKNOWN),
-        ({"performance.output_tokens": 3_000_000, "config.workload.max_output_tokens": 8192}, THOUGHTS),
-        ({"performance.requests": 9_000, "performance.output_tokens": 90_000}, {"queries in a run": "no"} | UNKNOWN),
+        ({"config.workload.max_output_tokens": 300}, {"tokens of an answer": "no"} | UNKNOWN),
+        (ENDED_EARLY | {"config.workload.max_output_tokens": 300}, {"tokens of an answer": "no"} | UNKNOWN),
+        (ENDED_EARLY | {"config.workload.max_output_tokens": 8192}, THOUGHTS),
+        ({"performance.requests": 9_000}, {"queries in a run": "no"} | UNKNOWN),
     ],
 )
 def test_each_condition_of_the_score_is_judged(

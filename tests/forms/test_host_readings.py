@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from forms.host_worlds import LOADS, METERS, OTHERS, draw
+from make.kept import OTHER_NODE
 from make.stored import unpacked
 from seams.forms import HostReadings
 
@@ -103,11 +104,11 @@ class Run:
         [found] = json.loads(done.stdout)
         return {rung["name"]: rung for rung in found["rungs"]}
 
-    def change(self, **energy: object) -> None:
-        """Change the stored energy."""
+    def change(self, part: str = "energy", **changes: object) -> None:
+        """Change a part of the stored result."""
         file = self.result / "result.json"
         stored = json.loads(file.read_text(encoding="utf-8"))
-        stored["energy"] |= energy
+        stored[part] |= changes
         file.write_text(json.dumps(stored), encoding="utf-8")
 
 
@@ -213,6 +214,9 @@ def test_what_readings_do_not_tell_is_unknown_and_says_why(run: Run, called: Cal
     run.change(bystander_j={"GPU-2": 9.0})
     assert "other GPUs are in it" in said(run.lines)
     run.change(bystander_j={})
+    run.change("environment", nodes=[OTHER_NODE])
+    assert "other nodes held a part of the model" in said(run.lines)
+    run.change("environment", nodes=[])
     record = run.result / "restarts/1/record.json"
     record.write_text(record.read_text(encoding="utf-8").replace('"started_ns"', '"started"'), encoding="utf-8")
     assert "restart 2: its record tells no time of day" in said(run.lines)

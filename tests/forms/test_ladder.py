@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from make.kept import SERVED, kept
+from make.kept import OTHER_NODE, SERVED, kept
 from seams import forms
 
 if TYPE_CHECKING:
@@ -134,9 +134,13 @@ def test_intervals_of_products_hold() -> None:
         (("--pue", "x"), "--pue x: write a number above 0"),
         (("--pue", "0"), "--pue 0: write a number above 0"),
         (("--price", "-1"), "--price -1: write a number above 0"),
+        (("--price", "0,12"), "--price 0,12: a comma is no decimal point; write a number above 0"),
         (("--host", "1.2±1.3"), "--host 1.2±1.3: write a number above 0"),
         (("--carbon", "nan5"), "--carbon nan5: write a number above 0"),
-        (("--price", "30ct/kWh"), "--price 30ct/kWh: write a number above 0, as in 0.12 or 0.12 EUR/kWh"),
+        (
+            ("--price", "30ct/kWh"),
+            "--price 30ct/kWh: ct is no currency of three letters; write a number above 0, as in 0.12 or 0.12 EUR/kWh",
+        ),
         (("--carbon", "0.4kg"), "--carbon 0.4kg: write a number above 0, as in 230 or 230±20, in g CO₂e/kWh"),
         (("--price", "0.12/h"), "--price 0.12/h: write a number above 0"),
         (("--pue", "0.109"), "--pue 0.109: the whole takes no less than its part"),
@@ -181,7 +185,7 @@ def test_a_country_comes_from_codecarbons_data(called: Called, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("host", "others", "state", "said"),
+    ("host", "changes", "state", "said"),
     [
         (
             {"package-0": 35_541.37968448489, "package-0-dram": 0.0},
@@ -190,14 +194,25 @@ def test_a_country_comes_from_codecarbons_data(called: Called, tmp_path: Path, m
             "boards + RAPL (package-0, package-0-dram)",
         ),
         ({"package-0": 35_541.4, "package-1": None}, {}, "unknown", "it has gaps"),
-        ({"package-0": 35_541.4}, {"GPU-2": 9.0}, "unknown", "other GPUs or other work are in it"),
+        (
+            {"package-0": 35_541.4},
+            {"energy.bystander_j": {"GPU-2": 9.0}},
+            "unknown",
+            "other GPUs or other work are in it",
+        ),
+        (
+            {"package-0": 35_541.4},
+            {"environment.nodes": [OTHER_NODE]},
+            "unknown",
+            "other nodes held a part of the model",
+        ),
     ],
 )
 def test_rapl_counts_as_host_where_it_is_of_this_work_alone(
-    called: Called, tmp_path: Path, host: dict[str, float], others: dict[str, float], state: str, said: str
+    called: Called, tmp_path: Path, host: dict[str, float], changes: dict[str, object], state: str, said: str
 ) -> None:
     """A fifth of the boards' joules beside them; no facility is made of a host without fans and power supplies."""
-    kept(tmp_path / "made", {"energy.host_j": host, "energy.bystander_j": others})
+    kept(tmp_path / "made", {"energy.host_j": host} | changes)
     [found] = json.loads(called("cost", tmp_path / "made", "--pue", "1.2", "--json").stdout)
     _, rung, facility = found["rungs"]
     assert (rung["state"], facility["state"]) == (state, "unknown")

@@ -124,7 +124,6 @@ def run_result(folder: Path) -> None:
         ("plot", "intervals", "results", "-o", "x.svg"),
         ("plot", "pareto", "results", "-o", "x.svg"),
         ("plot", "table", "results", "-o", "x.tex"),
-        ("bundle", "create", "results/a", "-o", "x.tar"),
     )
     command(folder, *chosen(folder, words))
 
@@ -148,6 +147,7 @@ def run_records(folder: Path) -> None:
         ("results", "query", "SELECT * FROM requests, steps LIMIT 100"),
         ("report", "results", "-o", "x.html"),
         ("plot", "timeline", "results", "-o", "x.svg"),
+        ("bundle", "create", "results/a", "-o", "x.tar"),
     )
     command(folder, *chosen(folder, words))
 
@@ -223,7 +223,7 @@ def prompt_seeds(folder: Path) -> list[Files]:
     ]
     files = [b"\n".join(map(_json, rows)) for rows in records]
     files += [_json(records[0]), _json(records[3])]
-    own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 2}}
+    own = {"backend": "fake", "workload": {"prompts": "prompts.jsonl", "batch_size": 1}}
     return [{"study.yaml": _json(own), "prompts.jsonl": content} for content in files]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from subprocess import run
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,3 +54,17 @@ def test_a_folder_that_a_program_names_is_refused_like_one_on_the_command_line(t
     """`wattdock.measure` takes any path, and no result could be written there."""
     with raises(ConfigError, "/caf\\xe9/results", "UTF-8"):
         folders.require_writable(tmp_path / os.fsdecode(b"caf\xe9") / "results", setting="--output-dir")
+
+
+def test_a_read_only_file_system_is_called_so(tmp_path: Path) -> None:
+    """As the system calls it; permissions are not what is wrong."""
+    code = f"from wattdock.host import folders; folders.require_writable(Path({str(tmp_path / 'x')!r}), setting='--o')"
+    mounted = f'mount -t tmpfs -o ro tmpfs {tmp_path} && exec "$@"'
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"]
+    done = run(
+        [*words, sys.executable, "-c", f"from pathlib import Path; {code}"], capture_output=True, text=True, check=False
+    )
+    if done.returncode and "Error" not in done.stderr:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    said = f"cannot write to {tmp_path}/x: read-only file system in {tmp_path}; choose another folder with --o"
+    assert said in done.stderr

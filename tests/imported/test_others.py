@@ -213,7 +213,7 @@ def found(rows: list[Imported], name: str) -> tuple[str, str] | None:
         ([row(sensor_s=None)], "measured window", "unknown", "not told"),
         ([row(energy_per_output_token_j=None)], "joules per token", "pass", "0.8 J"),
         ([row(energy_per_output_token_j=None, power_w=None)], "joules per token", "unknown", "neither"),
-        ([row(engine="vllm")], "settings told", "unknown", "not told: engine_version, prompts, weights_revision"),
+        ([row(engine="vllm")], "settings told", "unknown", "not told: engine_version, prompts"),
     ],
 )
 def test_each_rule_finds_its_oddity_by_the_figures(rows: list[Imported], name: str, status: str, figure: str) -> None:
@@ -224,6 +224,13 @@ def test_each_rule_finds_its_oddity_by_the_figures(rows: list[Imported], name: s
     assert figure in outcome[1]
 
 
+def test_a_row_of_an_origin_that_tells_all_settings_can_pass(tmp_path: Path) -> None:
+    """InferenceX tells which recipe ran; no origin tells the revision of weights."""
+    rows = read_rows(write(tmp_path / "agg.json", [INFERENCEX | {"recipe_fingerprint": "c0ffee"}, INFERENCEX]))
+    assert found(rows[:1], "settings told") == ("pass", "all told")
+    assert found(rows[1:], "settings told") == ("unknown", "not told: prompts")
+
+
 def test_a_row_alone_has_no_other_load_to_be_compared_with() -> None:
     """The check does not apply; one of no number in flight neither."""
     assert found([row()], "speed at more in flight") is None
@@ -232,7 +239,7 @@ def test_a_row_alone_has_no_other_load_to_be_compared_with() -> None:
 
 def test_imported_rows_answer_the_verdicts_questions_and_are_never_publishable() -> None:
     """What speaks against a row outweighs what is missing; a row with everything would still not be ours."""
-    told = dict.fromkeys(("engine", "engine_version", "prompts", "weights_revision"), "1")
+    told = dict.fromkeys(("engine", "engine_version", "prompts"), "1")
     odd, whole = audit_rows([row(power_w=1480), row(energy_per_output_token_j=0.81, **told)])
     assert odd.answers == {"wrong": "against", "known": "unknown", "repeat": "unknown"}
     assert whole.answers == {"wrong": "nothing against", "known": "unknown", "repeat": "nothing against"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -9,10 +10,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from make import models as tiny
 from refused import raises
-from seams.inputs import file_digests, fingerprint, known_figures, stored_weights, weight_files
+from seams.inputs import LONG_BYTES, file_digests, fingerprint, known_figures, stored_weights, weight_files
 
 from wattdock.config import ExperimentConfig, ModelSpec
 from wattdock.errors import Cause, ConfigError, PreflightError
@@ -188,14 +190,62 @@ def test_other_weights_of_the_same_shape_have_another_revision(tmp_path: Path) -
     base, same = tiny.write(tmp_path / "a"), tiny.write(tmp_path / "b")
     tuned = tiny.write(tmp_path / "c", tiny.files() | {"model.safetensors": tiny.weights(2.0)})
     blank = bytes(3 << 20)
-    for name, content in {"d": b"0" + blank + b"0", "e": b"1" + blank + b"0", "f": b"0" + blank + b"1"}.items():
+    contents = {"d": b"0" + blank + b"0", "e": b"1" + blank + b"0", "f": b"0" + blank + b"1"}
+    # A byte flipped in the middle.
+    contents["g"] = b"0" + blank[: 1 << 20] + b"1" + blank[(1 << 20) + 1 :] + b"0"
+    for name, content in contents.items():
         tiny.write(tmp_path / name, tiny.files() | {"model.safetensors": content})
-    assert len({fingerprint(file_digests(tmp_path / name, with_code=False)) for name in "cdef"}) == 4
+        digest = file_digests(tmp_path / name, with_code=False)["model.safetensors"]
+        assert digest == hashlib.sha256(content).hexdigest()
+    assert len({fingerprint(file_digests(tmp_path / name, with_code=False)) for name in "cdefg"}) == 5
     revisions = [resolve_model(ModelSpec(path=path), home=tmp_path, progress=print).revision for path in (base, same)]
     assert revisions[0] == revisions[1] == fingerprint(file_digests(base, with_code=False))
     assert changes(file_digests(base, with_code=False), file_digests(tuned, with_code=False)) == (
         "model.safetensors has changed"
     )
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read so far, from wherever."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_second_look_reads_no_weights_and_a_change_is_seen(tmp_path: Path) -> None:
+    """A model of 16 GB would cost half a minute at each start; a change is told by ctime, which nobody sets."""
+    path = tiny.write(tmp_path / "model")
+    # Made long before this test: a file's state stands for its content from 3 s on.
+    library = max(Path(np.__file__).parent.rglob("*.so"), key=lambda file: file.stat().st_size)
+    weights = path / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(library)
+    size_bytes, reads = library.stat().st_size, []
+    for _ in range(2):
+        before = bytes_read()
+        files = file_digests(path, with_code=False)
+        reads.append(bytes_read() - before)
+        assert files["model.safetensors"] == hashlib.sha256(library.read_bytes()).hexdigest()
+    assert reads[1] < size_bytes / 4 < size_bytes <= reads[0]
+    weights.unlink()
+    for content in (b"\0" * 9, b"\0\1" + b"\0" * 7):
+        weights.write_bytes(content)
+        os.utime(weights, ns=(1, 1))
+        assert file_digests(path, with_code=False)["model.safetensors"] == hashlib.sha256(content).hexdigest()
+
+
+def test_what_takes_long_to_hash_is_told(tmp_path: Path) -> None:
+    """One line, with the size; without it a run would seem to hang."""
+    path, said = tiny.write(tmp_path / "model"), list[str]()
+    os.truncate(path / "model.safetensors", LONG_BYTES + 1)
+    file_digests(path, with_code=False, progress=said.append)
+    assert said == ["hashing model.safetensors (1.1 GB)"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_digests_of_an_earlier_version_count_as_far_as_they_told(name: str) -> None:
+    """It kept 16 digits: of whole files, but of weights of their ends."""
+    digest = hashlib.sha256(b"whole").hexdigest()
+    assert changes({name: digest[:16]}, {name: digest}) == ""
+    assert changes({name: hashlib.sha256(b"ends").hexdigest()[:16]}, {name: digest}) == f"{name} has changed"
 
 
 DECISIVE = (
@@ -337,3 +387,14 @@ def test_a_tokenizer_may_be_missing_and_the_vocabulary_size_unknown_or_nested(
     folder = resolve_model(ModelSpec(path=path), home=tmp_path, progress=print)
     assert not ModelFolder.takes_text(ModelSpec(path=path)), "no runner reads Mistral's own form"
     assert (folder.vocab_size, folder.has_tokenizer) == (vocab_size, False)
+
+
+def test_files_that_a_commands_words_and_args_name_are_hashed(tmp_path: Path) -> None:
+    """A word of any length may name none."""
+    (tmp_path / "train.py").write_text("pass\n")
+    words = ["sh", "-c", "x" * 300, "{script}", "{gpus}", "."]
+    section = {"command": words, "args": {"script": "train.py"}, "folder": str(tmp_path)}
+    config = ExperimentConfig.model_validate({"backend": "measure", "measure": section})
+    files = resolve_model(config.model, home=tmp_path, progress=print, config=config).files
+    assert list(files) == ["train.py"]
+    assert hashlib.sha256(b"pass\n").hexdigest().startswith(files["train.py"])

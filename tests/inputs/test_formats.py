@@ -138,7 +138,7 @@ def test_a_plan_says_what_will_be_sent(tmp_path: Path) -> None:
         (faster, ("2 requests", "5.2675 s")),
         (texts, ("12 requests", "; 12 prompts")),
         (few, ("5 requests", "; 5 of 12 prompts")),
-        (least, ("3 requests", "; 4 of 12 prompts")),
+        (least, ("3 requests", "; 3 of 12 prompts")),
         (again, ("18 requests", "each is sent 1.5 times in a pass")),
         (five_again, ("18 requests", "; 5 of 12 prompts", "each is sent 3.6 times in a pass")),
         (arriving, ("18 requests", "; 5 of 12 prompts", "each is sent 3.6 times in a pass")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -123,6 +124,41 @@ def test_a_cached_commit_is_used_without_a_request_unless_a_file_is_gone(hub: Hu
     assert hub.requests == []
     (tmp_path / "models/hub/models--owner--tiny/snapshots" / COMMIT / "model.safetensors").unlink()
     assert resolve(hub, tmp_path, model={"id": MODEL, "revision": COMMIT})["folder"] == first["folder"]
+
+
+@pytest.mark.parametrize("how", ["through the link", "in the link's place", "beside"])
+def test_settings_that_were_changed_in_the_cache_are_not_published_under_the_commit(
+    hub: Hub, tmp_path: Path, how: str
+) -> None:
+    """An editor writes through a link, `sed -i` puts a file in its place, and a chat template may be added."""
+    place = Path(resolve(hub, tmp_path)["folder"]["path"])
+    file = place / ("chat_template.jinja" if how == "beside" else "config.json")
+    was = (place / "config.json").read_bytes()
+    if how == "in the link's place":
+        file.unlink()
+    file.write_bytes(was.replace(b"{", b'{"num_experts_per_tok": 1, ', 1))
+    for model in ({"id": MODEL}, {"id": MODEL, "revision": COMMIT}):
+        answer = resolve(hub, tmp_path, model=model)
+        assert answer["error"] == "PreflightError"
+        assert f"{file} is not the hub's: it was changed here" in answer["message"]
+    by_path = resolve(hub, tmp_path, model={"path": str(place)})["folder"]
+    assert by_path["revision"].startswith(f"hub-cache:{COMMIT}+files-sha256:")
+    file.resolve().unlink()
+    file.unlink(missing_ok=True)
+    assert resolve(hub, tmp_path)["folder"]["revision"] == COMMIT
+
+
+def test_weights_that_were_changed_in_the_cache_are_not_published_under_the_commit(hub: Hub, tmp_path: Path) -> None:
+    """One byte of them is enough; a hub tells the SHA-256 of a large file as the name of its copy."""
+    file = Path(resolve(hub, tmp_path)["folder"]["path"]) / "model.safetensors"
+    content = file.read_bytes()
+    blob = file.resolve().rename(file.resolve().with_name(hashlib.sha256(content).hexdigest()))
+    file.unlink()
+    file.symlink_to(blob)
+    model = {"id": MODEL, "revision": COMMIT}
+    assert resolve(hub, tmp_path, model=model)["folder"]["revision"] == COMMIT
+    blob.write_bytes(content[:-1] + b"\1")
+    assert f"{file} is not the hub's: it was changed here" in resolve(hub, tmp_path, model=model)["message"]
 
 
 def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> None:

@@ -197,3 +197,31 @@ def test_each_restart_draws_its_own_and_experiments_of_one_seed_share_it(tmp_pat
     texts = experiment(jsonl(tmp_path, *({"prompt": name} for name in "abcdefgh")))
     in_restarts = [load_prompts(texts, pass_index=0, restart=restart).items for restart in (0, 1)]
     assert in_restarts[0] == in_restarts[1]
+
+
+@pytest.mark.parametrize("arrival", ["batch", "closed"])
+def test_a_batch_that_a_pass_cannot_fill_is_refused(tmp_path: Path, arrival: str) -> None:
+    """Its row would say 8 in flight where 4 were; time or more requests fill it, from the same prompts."""
+    source = jsonl(tmp_path, *({"prompt": f"Count to {number}"} for number in range(4)))
+    work = {"prompts": {"source": source}, "batch_size": 8, "arrival": arrival}
+
+    def checked(**more: object) -> None:
+        check_prompts(ExperimentConfig.model_validate({"backend": "vllm", "workload": work | more}))
+
+    for few in ({}, {"min_requests": 4}, {"prompts": {"source": source, "count": 4}}):
+        with raises(ConfigError, "batch_size: 8", "4 requests", "workload.min_requests: 8", "workload.batch_size: 4"):
+            checked(**few)
+    for enough in ({"min_requests": 8}, {"min_duration_s": 1}, {"batch_size": 4}):
+        checked(**enough)
+
+
+def test_a_pass_has_the_prompts_that_its_requests_send(tmp_path: Path) -> None:
+    """Where the requests are given, no more prompts are drawn, and the next pass goes on behind them."""
+    source = jsonl(tmp_path, *({"prompt": f"Count to {number}"} for number in range(8)))
+    workload = {"prompts": {"source": source}, "batch_size": 3, "min_requests": 4}
+    config = ExperimentConfig.model_validate({"workload": workload})
+    assert config.workload.prompts_per_pass == 4
+    assert PromptSet.summary(config).text == "4 requests per pass; 4 of 8 prompts (format: wattdock's prompts)"
+    sent = [load_prompts(config, pass_index=index, min_requests=4).items for index in range(2)]
+    assert [len(items) for items in sent] == [4, 4]
+    assert len({*sent[0], *sent[1]}) == 8

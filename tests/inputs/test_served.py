@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
 
 
-def experiment(url: str, **settings: Any) -> ExperimentConfig:
+def experiment(url: str | dict[str, str], **settings: Any) -> ExperimentConfig:
     return load_study({"url": url, **settings}, {}).experiments[0]
 
 
@@ -107,6 +107,34 @@ def test_the_only_model_is_meant_and_of_several_the_one_named(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
+    ("root", "model", "is_refused"),
+    [
+        ("owner/name-AWQ", "owner/name", True),
+        ("other/name", "owner/name", True),
+        ("Owner/Name", "owner/name", False),
+        ("owner/name", "name", False),
+        ("owner/name-AWQ", "served", False),
+        ("/models/name-AWQ", "owner/name", False),
+        ("./name-AWQ", "owner/name", False),
+        ("", "owner/name", False),
+    ],
+)
+@pytest.mark.parametrize("names_it_there", [False, True])
+def test_a_server_that_tells_of_another_model_behind_the_name_is_refused(
+    root: str, model: str, is_refused: bool, names_it_there: bool
+) -> None:
+    """A figure of four-bit weights would be published as one of the model's own, by its revision."""
+    there = {"base_url": "http://127.0.0.1:8000"} | ({"model": "owner/name"} if names_it_there else {})
+    config = experiment(there, model=model)
+    models = ServedModels("http://127.0.0.1:8000", (ServedModel("owner/name", root=root),))
+    if is_refused:
+        with raises(ConfigError, f"serves {root} as owner/name, not {model}; give --model {root}"):
+            models.meant_by(config)
+    else:
+        assert models.meant_by(config).root == root
+
+
+@pytest.mark.parametrize(
     ("beside", "is_described"),
     [
         ({}, True),
@@ -125,3 +153,12 @@ def test_a_server_is_measured_whatever_its_folder_holds(
     path = tiny.write(tmp_path / "model", content)
     assert ServedModel("name", root=str(path)).path("http://127.0.0.1:8000") == (path if is_described else None)
     assert ServedModel("name", root=str(path)).path("http://192.0.2.1:8000") is None
+
+
+@pytest.mark.parametrize("declared", ["my laptop", "vllm/vllm-openai:latest", f"image@sha256:{'0' * 63}", ""])
+def test_only_an_image_by_its_digest_declares_what_a_server_runs_in(declared: str) -> None:
+    """Any words made a figure publishable, with a warning that they were not checked."""
+    with raises(ConfigError, "url: environment: ", "write IMAGE@sha256:…"):
+        experiment({"base_url": "http://127.0.0.1:8000", "environment": declared})
+    whole = {"base_url": "http://127.0.0.1:8000", "environment": f"image@sha256:{'0' * 64}"}
+    assert experiment(whole).section.model_dump()["environment"] == whole["environment"]

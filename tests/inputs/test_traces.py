@@ -27,7 +27,7 @@ OURS = jsonl(
 
 def experiment(path: Path, **work: Any) -> ExperimentConfig:
     """Return an experiment whose prompts come from a file."""
-    workload = {"prompts": {"source": str(path), "count": 3}, **work}
+    workload = {"prompts": {"source": str(path), "count": 3}, "batch_size": 1, **work}
     return ExperimentConfig.model_validate({"backend": "vllm", "model": "shape:tiny-llama", "workload": workload})
 
 
@@ -54,6 +54,8 @@ def test_lengths_of_a_file_stand_in_the_plan_with_mean_and_range(tmp_path: Path)
     """Of prompts and of answers; text has no length before it is tokenised."""
     lengths = PromptSet.lengths(experiment(written(tmp_path, OURS)))
     assert [str(each) for each in lengths] == ["660 (420 to 1090)", "180 (20 to 280)"]
+    replayed = experiment(written(tmp_path, OURS), arrival="trace", trace_speed=2)
+    assert load_prompts(replayed, pass_index=0, vocab_size=9).gap_s == 113.5 / 2 / 2
     text = PromptSet.lengths(experiment(written(tmp_path, '{"prompt": "a"}', "text.jsonl"), max_output_tokens=9))
     assert (text[0], str(text[1])) == (None, "9")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from launch.standins import folder_of, wait_until, write_apptainer, write_standin
 from refused import raises
-from seams.launch import ApptainerLauncher, Engine, Image, LockedImage, Pin, image_file, write_lock
+from seams.launch import Engine, Image, LockedImage, Pin, apptainer, image_file, write_lock
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import ConfigError, LaunchError, PreflightError
@@ -60,9 +60,7 @@ def test_a_runner_gets_its_variables_model_and_tmp_and_nothing_of_the_caller(
     (model / "config.json").symlink_to(blob)
     image = tmp_path / "image.sif"
     image.write_text(str(write_standin(tmp_path)))
-    launcher = ApptainerLauncher(
-        Engine(str(write_apptainer(tmp_path, name)), "1"), image, cache=tmp_path / "cache", scratch=scratch
-    )
+    engine = Engine(str(write_apptainer(tmp_path, name)), "1")
     asked = dataclasses.replace(
         spec("show"),
         model_path=model,
@@ -70,7 +68,7 @@ def test_a_runner_gets_its_variables_model_and_tmp_and_nothing_of_the_caller(
         gpu_indices=gpus,
         variables={"OWN": "7"},
     )
-    with launcher.launch(asked) as runner:
+    with apptainer.launch(asked, engine=engine, file=image, cache=tmp_path / "cache", scratch=scratch) as runner:
         wait_until(lambda: not runner.alive())
         assert runner.exit_reason() == "exited with code 0", asked.log_path.read_text()
         assert (runner.model_path(model), runner.model_path(draft)) == (Path("/model"), Path("/draft"))

@@ -6,6 +6,7 @@ A new launcher is one more parameter of the fixture.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 from containers.conftest import standin_image  # noqa: F401  (a fixture)
 from launch.standins import folder_of, wait_until, write_apptainer, write_standin
 from refused import raises
-from seams.launch import ApptainerLauncher, DockerLauncher, Engine, ProcessLauncher
+from seams.launch import Engine, apptainer, docker, process
 
 from wattdock.config import ContainerSpec
 from wattdock.errors import LaunchError, PreflightError
@@ -33,11 +34,11 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
     if request.param == "apptainer":
         engine, image = Engine(str(write_apptainer(tmp_path)), "1.4.0"), tmp_path / "image.sif"
         image.write_text(str(write_standin(tmp_path)))
-        return ApptainerLauncher(engine, image, cache=tmp_path / "cache", scratch=tmp_path)
+        return partial(apptainer.launch, engine=engine, file=image, cache=tmp_path / "cache", scratch=tmp_path)
     if request.param == "docker":
         image = request.getfixturevalue("standin_image")
-        return DockerLauncher(image, cache=tmp_path / "cache", limits=ContainerSpec())
-    return ProcessLauncher(write_standin(tmp_path))
+        return partial(docker.launch, image=image, cache=tmp_path / "cache", limits=ContainerSpec())
+    return partial(process.launch, python=write_standin(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Launcher:
 )
 def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, launcher: Launcher, spec: Spec) -> None:
     """Whether it obeys, is deaf, or has children in sessions of their own."""
-    runner = launcher.launch(spec(behaviour))
+    runner = launcher(spec(behaviour))
     wait_until((folder_of(runner.address) / "r.sock").exists)
     assert (runner.alive(), runner.exit_reason()) == (True, None)
     # Only a runner that never stops is worth a short wait: a busy machine takes long to end the others.
@@ -63,7 +64,7 @@ def test_stop_ends_a_runner_and_removes_its_folder(behaviour: str, reason: str, 
 def test_a_runner_that_dies_says_how_and_its_output_is_appended_to_the_log(launcher: Launcher, spec: Spec) -> None:
     """A user needs its last lines; a restart must not erase those of the one before it."""
     for _ in range(2):
-        with launcher.launch(spec("crash")) as runner:
+        with launcher(spec("crash")) as runner:
             wait_until(lambda: not runner.alive())
             assert runner.exit_reason() == "exited with code 3"
             # An engine may put a line of the other stream before, between or behind these.
@@ -75,11 +76,11 @@ def test_a_runner_that_dies_says_how_and_its_output_is_appended_to_the_log(launc
 
 def test_killing_a_runner_leaves_the_other_and_leaks_no_descriptor(launcher: Launcher, spec: Spec) -> None:
     """A study launches hundreds of runners from one process."""
-    with launcher.launch(spec("good")) as first:
-        with launcher.launch(spec("deaf")) as second:
+    with launcher(spec("good")) as first:
+        with launcher(spec("deaf")) as second:
             second.stop(0)
         before = len(list(Path("/proc/self/fd").iterdir()))
-        with launcher.launch(spec("deaf")) as third:
+        with launcher(spec("deaf")) as third:
             third.stop(0)
             assert not third.alive()
         assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -90,7 +91,7 @@ def test_a_log_that_cannot_be_written_is_a_launch_error(launcher: Launcher, tmp_
     """The message names the log."""
     spec = LaunchSpec(backend="good", runner_dir=tmp_path, log_path=tmp_path / "absent" / "runner.log")
     with pytest.raises(LaunchError, match=r"absent/runner\.log"):
-        launcher.launch(spec)
+        launcher(spec)
 
 
 def test_a_socket_path_too_long_is_refused_before_anything_starts(
@@ -101,13 +102,13 @@ def test_a_socket_path_too_long_is_refused_before_anything_starts(
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     with raises(PreflightError, "100", "XDG_RUNTIME_DIR"):
-        launcher.launch(spec("good"))
+        launcher(spec("good"))
     assert list(deep.iterdir()) == []
 
 
 def test_a_runners_processes_have_the_hosts_ids(launcher: Launcher, spec: Spec) -> None:
     """GPU processes are told apart by these: the runner, and what it started in sessions of its own."""
-    with launcher.launch(spec("deaf_family")) as runner:
+    with launcher(spec("deaf_family")) as runner:
         wait_until((folder_of(runner.address) / "r.sock").exists)
         pids = runner.pids()
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]

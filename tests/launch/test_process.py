@@ -9,12 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from launch.standins import folder_of, left, state_of, wait_until, write_standin, zombies
 from refused import raises
-from seams.launch import ProcessLauncher
+from seams.launch import process
 
 from wattdock.errors import LaunchError
 
@@ -25,16 +26,17 @@ if TYPE_CHECKING:
     from wattdock.launch import LaunchSpec
 
     Spec = Callable[[str], LaunchSpec]
+    Launcher = Callable[[LaunchSpec], process.RunnerProcess]
 
 
 COORDINATOR = """
 import signal, sys, time
 from pathlib import Path
-from wattdock.launch.process import ProcessLauncher
+from wattdock.launch.process import launch
 from wattdock.launch.protocol import LaunchSpec
 program, behaviour, folder = sys.argv[1:]
 spec = LaunchSpec(backend=behaviour, runner_dir=Path(folder), log_path=Path(folder, behaviour + ".log"))
-with ProcessLauncher(Path(program)).launch(spec) as runner:
+with launch(spec, python=Path(program)) as runner:
     print(runner.address, flush=True)
     try:
         time.sleep(600)
@@ -46,8 +48,8 @@ print("stopped:", runner.exit_reason(), flush=True)
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> ProcessLauncher:
-    return ProcessLauncher(write_standin(tmp_path))
+def launcher(tmp_path: Path) -> Launcher:
+    return partial(process.launch, python=write_standin(tmp_path))
 
 
 def coordinator(behaviour: str, folder: Path) -> subprocess.Popen[str]:
@@ -61,14 +63,14 @@ def until_ready(spec: LaunchSpec) -> None:
 
 
 def test_a_lease_that_a_runner_was_given_is_held_until_it_has_ended(
-    launcher: ProcessLauncher, spec: Spec, tmp_path: Path
+    launcher: Launcher, spec: Spec, tmp_path: Path
 ) -> None:
     """By its keeper, also when the coordinator holds it no more."""
     lease = tmp_path / "lease"
     lease.touch()
     with lease.open() as coordinator_file, lease.open() as other_file:
         fcntl.flock(coordinator_file, fcntl.LOCK_EX)
-        runner = launcher.launch(dataclasses.replace(spec("good"), lease_fds=(coordinator_file.fileno(),)))
+        runner = launcher(dataclasses.replace(spec("good"), lease_fds=(coordinator_file.fileno(),)))
         coordinator_file.close()
         with runner, pytest.raises(BlockingIOError):
             fcntl.flock(other_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,11 +88,11 @@ def test_a_lease_that_a_runner_was_given_is_held_until_it_has_ended(
     ],
 )
 def test_stop_leaves_no_process_no_folder_and_no_shared_memory(
-    behaviour: str, reason: str, launcher: ProcessLauncher, spec: Spec
+    behaviour: str, reason: str, launcher: Launcher, spec: Spec
 ) -> None:
     """Whether a runner obeys, ignores SIGTERM, is stopped, has children in other sessions, or a resource tracker."""
     launch_spec, before = spec(behaviour), zombies()
-    runner = launcher.launch(launch_spec)
+    runner = launcher(launch_spec)
     until_ready(launch_spec)
     assert len(left(launch_spec.log_path)) == 1 + ("family" in behaviour) + ("sharing" in behaviour)
     # Only a runner that never stops is worth a short wait: a busy machine takes long to end the others.
@@ -132,12 +134,12 @@ def test_ctrl_c_reaches_only_the_coordinator(
 @pytest.mark.parametrize("behaviour", ["deaf", "frozen", "sharing"])
 def test_a_runner_dies_with_its_keeper(
     behaviour: str,
-    launcher: ProcessLauncher,
+    launcher: Launcher,
     spec: Spec,
 ) -> None:
     """The one process that would clean up can be killed too; the resource tracker that ends shared memory is spared."""
     launch_spec = spec(behaviour)
-    runner = launcher.launch(launch_spec)
+    runner = launcher(launch_spec)
     until_ready(launch_spec)
     os.kill(state_of(runner.pid)[1], signal.SIGKILL)
     wait_until(lambda: not left(launch_spec.log_path))
@@ -146,9 +148,9 @@ def test_a_runner_dies_with_its_keeper(
     assert not folder_of(runner.address).exists()
 
 
-def test_a_group_that_has_a_dead_runners_number_by_now_is_left_alone(launcher: ProcessLauncher, spec: Spec) -> None:
+def test_a_group_that_has_a_dead_runners_number_by_now_is_left_alone(launcher: Launcher, spec: Spec) -> None:
     """A coordinator that was stopped for long, and is root, would kill another user's processes."""
-    runner = launcher.launch(spec("good"))
+    runner = launcher(spec("good"))
     until_ready(spec("good"))
     os.kill(state_of(runner.pid)[1], signal.SIGKILL)
     wait_until(lambda: not left(spec("good").log_path))
@@ -160,10 +162,10 @@ def test_a_group_that_has_a_dead_runners_number_by_now_is_left_alone(launcher: P
 
 
 @pytest.mark.parametrize("behaviour", ["deaf_family", "clinging"])
-def test_a_keeper_asked_to_end_stops_its_runner_first(behaviour: str, launcher: ProcessLauncher, spec: Spec) -> None:
+def test_a_keeper_asked_to_end_stops_its_runner_first(behaviour: str, launcher: Launcher, spec: Spec) -> None:
     """SIGTERM to every process of a session, as at log-out, leaves nothing, not even a tracker that does not end."""
     launch_spec = spec(behaviour)
-    with launcher.launch(launch_spec) as runner:
+    with launcher(launch_spec) as runner:
         until_ready(launch_spec)
         assert len(left(launch_spec.log_path)) == 2
         os.kill(state_of(runner.pid)[1], signal.SIGTERM)
@@ -176,8 +178,8 @@ def test_a_runner_gets_a_process_group_a_private_folder_and_no_foreign_descripto
 ) -> None:
     """A lifeline held by a sibling's runner would keep that sibling alive after the coordinator."""
     monkeypatch.setenv("HF_TOKEN", "secret")
-    launcher = ProcessLauncher(write_standin(tmp_path))
-    with launcher.launch(spec("good")), launcher.launch(spec("show")) as runner:
+    launcher = partial(process.launch, python=write_standin(tmp_path))
+    with launcher(spec("good")), launcher(spec("show")) as runner:
         wait_until(lambda: not runner.alive())
         runner_view = json.loads(spec("show").log_path.read_text().partition("json ")[2])
         assert runner_view["descriptors"] == [0, 1, 2]
@@ -193,7 +195,7 @@ def test_a_runner_gets_a_process_group_a_private_folder_and_no_foreign_descripto
 def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path, spec: Spec) -> None:
     """The message names the file."""
     with raises(LaunchError, "no_python"):
-        ProcessLauncher(tmp_path / "no_python").launch(spec("good"))
+        process.launch(spec("good"), python=tmp_path / "no_python")
 
 
 @pytest.mark.parametrize(
@@ -204,11 +206,11 @@ def test_an_interpreter_that_cannot_be_started_is_a_launch_error(tmp_path: Path,
     ],
 )
 def test_a_runner_that_died_says_how_and_leaves_nothing(
-    behaviour: str, reason: str, logged: str, launcher: ProcessLauncher, spec: Spec
+    behaviour: str, reason: str, logged: str, launcher: Launcher, spec: Spec
 ) -> None:
     """Engine workers in sessions of their own outlive a crash unless somebody looks for them."""
     launch_spec = spec(behaviour)
-    with launcher.launch(launch_spec) as runner:
+    with launcher(launch_spec) as runner:
         wait_until(lambda: not runner.alive())
         assert runner.exit_reason() == reason
     assert launch_spec.log_path.read_text().count(logged) == 1 + ("family" in behaviour)

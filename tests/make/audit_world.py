@@ -120,7 +120,7 @@ def result_of(world: World, library: Path) -> ExperimentResult:
     infos = tuple(gpu_info(index, gpu) for index, gpu in enumerate(gpus))
     plan = ExecutionPlan(
         config=config,
-        machine=Machine("CPU", 8, 1, "Linux"),
+        machine=Machine("CPU", 8, 1, "Linux", wattdock_commit="c0ffee", wattdock_dirty=False),
         inventory=GpuInventory(infos if world.used[0] else ()),
         gpus=infos[: len(world.used[0])],
         launch=world.launch,

@@ -363,7 +363,7 @@ class VirtualMachine:
 
         @contextmanager
         def launcher(*_: object) -> Iterator[Any]:
-            yield self
+            yield self.launch
 
         @contextmanager
         def connect(runner: Any, check: Callable[[], None], _: Clock) -> Iterator[Any]:

@@ -40,10 +40,10 @@ def document(changes: Mapping[str, Any] = {}, *, restarts: Sequence[float] = ())
         [first, *_] = energy["passes"]
         parts = {"output_tokens": TOKENS, "pass": 0}
         energy["passes"] = [
-            first | parts | {"restart": at, "total_j": cost * TOKENS, "energy_per_output_token_j": cost}
+            first | parts | {"restart": at, "total_j": cost * TOKENS, "measured_per_output_token_j": cost}
             for at, cost in enumerate(restarts)
         ]
-        energy["energy_per_output_token_j"] = sum(restarts) / len(restarts)
+        energy["measured_per_output_token_j"] = sum(restarts) / len(restarts)
         energy["total_j"] = sum(restarts) * TOKENS
         made["budget"] = restarts_budget(restarts).model_dump(mode="json")
     for place, value in changes.items():
@@ -165,6 +165,8 @@ def with_timeline(
     timeline = Timeline("nvml", begin_ns, begin_ns + STEP_NS, gpus, host=HostTimeline(host))
     spans = tuple(Span(span.name, span.start_ns, span.end_ns) for span in stored.result.spans)
     record = RestartRecord(0, environment=stored.result.environment, spans=spans, timeline=timeline)
+    of_one = [span.model_copy(update={"restart": 0}) for span in stored.result.spans]
+    result = stored.result.model_copy(update={"spans": of_one})
     (folder / "restarts").mkdir(parents=True, exist_ok=True)
     disk.write(record, folder / "restarts/0")
-    return StoredResult(folder, stored.result)
+    return StoredResult(folder, result)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from golden.replay import analysed, load
 from make.rows import document
 
+from wattdock.metering import Span
 from wattdock.publish import CreatedBundle, create_bundle, open_bundle
 from wattdock.records import EnvironmentSnapshot, RestartRecord, disk
 from wattdock.store import StoredResult, load_result, store_result
@@ -29,10 +30,17 @@ def stored(folder: Path, *, name: str = "20260101T000000-pytorch-0123abcd", **ch
 
 
 def complete(result: Path) -> Path:
-    """Put beside a result.json the other files of a result, without any sample in them."""
-    environment = EnvironmentSnapshot.model_validate(document()["environment"])
+    """Put beside a result.json the other files of a result: all of the sample's spans, without any sample in them."""
+    sample = document()
+    environment = EnvironmentSnapshot.model_validate(sample["environment"])
     (result / "restarts").mkdir()
-    disk.write(RestartRecord(0, environment=environment), result / "restarts/0")
+    spans: dict[int, list[Span]] = {}
+    for span in sample["spans"]:
+        kept = spans.setdefault(span["restart"], [])
+        kept += [Span(span["name"], span["start_ns"], span["end_ns"])] if span["name"] != "window" else []
+    for restart, held in spans.items():
+        record = RestartRecord(restart, environment=environment, spans=tuple(held))
+        disk.write(record, result / f"restarts/{restart}")
     (result / "runner.log").write_text("loaded\n")
     return result
 

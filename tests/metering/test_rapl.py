@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from golden.replay import analysed, load
+from make.outcomes import known
 from make.records import experiment, measured, request
-from metering.powercap import add_domain, set_uj, two_sockets
+from metering.powercap import RANGE_UJ, add_domain, set_uj, two_sockets
 from seams.analysis import measured_energy
 from seams.metering import Domain, HostTimeline, RaplRecorder, Series, Source, find_domains
 
 from wattdock.clock import NS_PER_S, Clock
-from wattdock.metering import Meter, Span, Timeline
+from wattdock.metering import Meter, MeterEvent, Span, Timeline
 from wattdock.records import RestartRecord
+from wattdock.store import store_result
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
     from pathlib import Path
+
+    from conftest import Called
 
 
 class Virtual(Clock):
@@ -97,6 +104,43 @@ def test_two_packages_that_wrap_apart_give_the_joules_of_their_watts(tmp_path: P
         assert joules(series, Span("pass", NS_PER_S // 2, 3 * NS_PER_S // 2)) == pytest.approx(power_w, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("jumps_to", "is_wrap"),
+    [
+        (lambda uj: uj - 90_000_000, False),
+        (lambda uj: uj + 350_000_000, True),
+        (lambda uj: uj + 450_000_000, False),
+        (lambda uj: uj + 350_000_000 - RANGE_UJ, True),
+        (lambda uj: uj + 450_000_000 - RANGE_UJ, False),
+    ],
+    ids=["reset", "growth", "impossible growth", "wrap", "impossible wrap"],
+)
+def test_a_counter_is_reset_where_a_wrap_would_mean_more_power_than_can_be(
+    tmp_path: Path, jumps_to: Callable[[int], int], is_wrap: bool
+) -> None:
+    """The joules of a span over it are lost, not the whole range that a wrap would add; those beside it are known."""
+    counter = add_domain(tmp_path, "intel-rapl:0", "package-0", range_uj=RANGE_UJ)
+    begins_uj = RANGE_UJ - 300_000_000 if jumps_to(0) < -100_000_000 else 100_000_000
+
+    def count(passed_s: float) -> None:
+        used_uj = begins_uj + round(passed_s * 60e6)
+        set_uj(counter, used_uj if passed_s < 1.05 else jumps_to(used_uj))
+
+    host = recorded(find_domains(tmp_path).readable, Virtual(2.0, count))
+    before, over, after = (
+        host.joules(Span("pass", int(start_s * NS_PER_S), int(end_s * NS_PER_S)))["package-0"]
+        for start_s, end_s in ((0.2, 0.9), (0.5, 1.5), (1.2, 1.8))
+    )
+    assert [before, after] == pytest.approx([42, 36])
+    if is_wrap:
+        assert over == pytest.approx(60 + 350)
+        assert host.events == ()
+    else:
+        [event] = host.events
+        assert (over, event.kind, event.at_ns, event.end_ns) == (None, "counter_reset", NS_PER_S, 11 * NS_PER_S // 10)
+        assert event.message.startswith("package-0: counter went from ")
+
+
 def test_a_meter_records_the_hosts_counters_beside_the_gpus(tmp_path: Path) -> None:
     """A machine without a GPU still says what its packages used."""
     two_sockets(tmp_path)
@@ -116,6 +160,28 @@ def test_a_counter_that_stops_answering_is_told_once_and_gives_no_energy(tmp_pat
     [event] = host.events
     assert event.reading == "package-0"
     assert joules(host.energy_j["package-0"], Span("pass", 0, NS_PER_S)) is None
+
+
+@pytest.mark.parametrize("case", ["fake-rapl", "fake-rapl-beside-gpu"])
+def test_what_the_hosts_counters_lost_is_told_in_the_line_of_the_meter(
+    tmp_path: Path, called: Called, case: str
+) -> None:
+    """With its restart, from the stored records; it changes no verdict, since no other figure holds these joules."""
+    found = load(case)
+    result, [restart] = analysed(found.facts, found.restarts)
+    [check] = [each for each in known(result.audit).checks if each.name == "meter"]
+    timeline = known(restart.timeline)
+    at_ns = restart.passes[0].span.start_ns + NS_PER_S
+    reset = MeterEvent(at_ns, "counter_reset", at_ns + 1, {"before_mj": 9e6, "after_mj": 1.0}, "package-1")
+    lost = replace(restart, timeline=replace(timeline, host=replace(known(timeline.host), events=(reset,))))
+    folder = store_result(result, [(lost, None)], log=tmp_path / "none", output_dir=tmp_path)
+    [told] = json.loads(called("show", folder, "--again", "--json").stdout)
+    [again] = [each for each in told["audit"]["checks"] if each["name"] == "meter"]
+    assert again["figure"] == f"{check.figure}; RAPL, restart 1: {reset.message}"
+    assert again["status"] == check.status
+    assert told["energy"]["host_j"]["package-1"] is None
+    shown = " ".join(called("show", folder, "--again", "--checks").stdout.split())
+    assert "RAPL, restart 1: package-1: counter went from 9000000 to 1 mJ" in shown
 
 
 def test_a_hole_in_the_samples_gives_no_energy() -> None:

@@ -127,7 +127,7 @@ def test_an_unpaired_head_is_refused(agent: Agent, file: Path, tmp_path: Path) -
     with grpc.insecure_channel(f"127.0.0.1:{agent.port}") as channel:
         stub = behind.node_pb2_grpc.NodeStub(channel)  # type: ignore[no-untyped-call]
         with pytest.raises(grpc.RpcError):
-            stub.DescribeNode(behind.pb.DescribeNodeRequest(), timeout=5)
+            stub.DescribeNode(behind.pb.Nothing(), timeout=5)
 
 
 def test_a_replayed_pairing_of_an_earlier_agent_is_refused(agent: Agent, file: Path, said: list[str]) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from make.machine import VirtualMachine, experiment
 from make.rows import document
-from make.stored import bundled, stored, unpacked
+from make.stored import bundled, rows, stored, unpacked
 from refused import raises
 from seams.console import whole_view
 from unprivileged import UID
 
-from wattdock.config import load_study
+from wattdock.config import Study, load_study
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.publish import open_bundle
+from wattdock.publish import create_bundle, open_bundle
 from wattdock.reports import markdown, points_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,18 @@ def test_results_are_bundled_byte_for_byte_and_logs_only_where_asked_for(tmp_pat
         wanted = {file for file in files if logs or file.suffix != ".log"}
         assert {file.relative_to(place) for file in place.rglob("*") if file.is_file()} == wanted
         assert all((place / file).read_bytes() == (result / file).read_bytes() for file in wanted)
+
+
+@pytest.mark.parametrize("lost", ["restarts/1/timeline.parquet", "restarts/0/record.json", "restarts/1", "restarts"])
+def test_a_result_whose_records_are_gone_is_not_bundled(tmp_path: Path, lost: str) -> None:
+    """Nobody could analyse it anew, and the bundle would pass for a whole one."""
+    result = stored(tmp_path / "results")
+    (shutil.rmtree if (result / lost).is_dir() else os.unlink)(result / lost)
+    first = {"restarts/1": "restarts/1/record.json", "restarts": "restarts/0/record.json"}.get(lost, lost)
+    with raises(StoreError, f"{result / first} is missing") as caught:
+        bundled(result, tmp_path / "b.tar")
+    assert caught.value.exit_code == 7
+    assert not list(tmp_path.glob("*b.tar*"))
 
 
 def test_equal_results_give_equal_bytes(tmp_path: Path) -> None:
@@ -220,3 +234,86 @@ def test_a_bundle_names_the_code_that_measured(tmp_path: Path) -> None:
     with open_bundle(made.path) as opened:
         assert markdown(points_of(opened.results())) in readme
         assert re.search(r"files, \d+\.\d kB$", str(next(iter(whole_view(opened)))))
+
+
+def asked(folder: str | Path) -> dict[str, Any]:
+    """Return what is laid over a sample to ask a task of a folder."""
+    return {"config.quality": {"tasks": ["mine"], "folder": str(folder)}}
+
+
+def own_tasks(folder: Path) -> Path:
+    """Make a folder of tasks with data, and with what no bundle needs."""
+    files = {"mine.yaml": "task: mine\n", "data/mine.jsonl": "{}\n", "__pycache__/x.pyc": "x", ".git/config": "x"}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_tasks_of_ones_own_are_in_the_bundle_with_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And study.yaml names them there, so that nobody asks what lies in a folder of that name elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    own_tasks(tmp_path / "tasks")
+    result = stored(tmp_path / "results", **asked("tasks"))
+    made = bundled(result, tmp_path / "b.tar")
+    folder = unpacked(tmp_path / "b.tar", tmp_path)
+    [experiment] = yaml.safe_load((folder / "study.yaml").read_text())["experiments"]
+    place = folder / experiment["quality"]["folder"]
+    assert place.parent.parent == folder / "tasks"
+    assert {str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()} == {
+        "mine.yaml",
+        "data/mine.jsonl",
+    }
+    assert made.manifest.missing == []
+
+
+def test_relative_paths_begin_where_a_study_was_begun_wherever_it_is_bundled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two projects with their own tasks and lengths under the same names, bundled from a third, after one has moved."""
+    for name in ("first", "second", "third"):
+        project = own_tasks(tmp_path / name / "tasks").parent
+        (project / "tasks/mine.yaml").write_text(f"task: of {name}\n")
+        (project / "lengths.jsonl").write_text(f'{{"input_tokens": {len(name)}, "output_tokens": 2}}\n' * 2)
+        monkeypatch.chdir(project)
+        quality, work = {"tasks": ["mine"], "folder": "tasks"}, {"prompts": "lengths.jsonl", "seed": len(name)}
+        if name != "third":
+            VirtualMachine(project).run(Study(name, (experiment(name, quality=quality, workload=work),)))
+    (tmp_path / "first").rename(tmp_path / "moved")
+    results = [*rows(tmp_path / "moved/results"), *rows(tmp_path / "second/results")]
+    made = create_bundle(results, tmp_path / "b.tar")
+    assert made.manifest.missing == []
+    folder = unpacked(made.path, tmp_path)
+    for each in yaml.safe_load((folder / "study.yaml").read_text())["experiments"]:
+        tasks, lengths = each["quality"]["folder"], each["workload"]["prompts"]["source"]
+        assert (folder / tasks / "mine.yaml").read_text() == f"task: of {each['name']}\n"
+        assert json.loads((folder / lengths).read_text().splitlines()[0])["input_tokens"] == len(each["name"])
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "why"),
+    [("gone", "cannot be read"), ("large", "has more than 100 MB"), ("results", "holds results, too")],
+)
+def test_tasks_that_a_bundle_cannot_hold_are_told(tmp_path: Path, spoilt: str, why: str) -> None:
+    """One line in the manifest and the README; the settings keep the folder's name."""
+    tasks = own_tasks(tmp_path / "tasks")
+    result = stored(tmp_path / "results", **asked(tasks))
+    if spoilt == "gone":
+        shutil.rmtree(tasks)
+    elif spoilt == "large":
+        os.truncate(tasks / "mine.yaml", 100_000_001)
+    else:
+        (tasks / "result.json").touch()
+    [line] = bundled(result, tmp_path / "b.tar").manifest.missing
+    assert line.startswith(f"the folder of tasks tasks {why}")
+    [left_out] = bundled(result, tmp_path / "c.tar", prompts=False).manifest.missing
+    assert "was left out" in left_out
+
+
+def test_a_secret_in_a_task_is_refused(tmp_path: Path) -> None:
+    """As in any other file; a program is text, too."""
+    tasks = own_tasks(tmp_path / "tasks")
+    (tasks / "utils.py").write_text("TOKEN = 'hf_abcdefghijklmnopqrstuvwxyz0123'")
+    result = stored(tmp_path / "results", **asked(tasks))
+    with raises(ConfigError, "utils.py", cause=Cause.SECRET):
+        bundled(result, tmp_path / "b.tar")

@@ -18,7 +18,7 @@ from wattdock.quality import Answer, Likelihood, Prompt, Task, tasks_of, thought
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-VERSIONS = {"arithmetic": "a61be6c2", "retrieval": "c3477e12", "instructions": "723850b8", "code": "097fe2c3"}
+VERSIONS = {"arithmetic": "a61be6c2", "retrieval": "bd3cab0d", "instructions": "723850b8", "code": "097fe2c3"}
 QUESTIONS = {each.prompt: each for task in questions().values() for each in task}
 
 
@@ -60,6 +60,26 @@ def test_empty_and_vague_answers_are_wrong(answer: str) -> None:
     for task in tasks():
         scores = task.evaluate(KnowingEngine(lambda _: answer))
         assert [score.item for score in scores if score.score] == []
+
+
+def test_a_model_that_repeats_the_question_answers_none() -> None:
+    """Weights that few bits have broken do so, and a text holds the fact that was asked for."""
+    for task in tasks():
+        engine = KnowingEngine()
+        task.evaluate(engine)
+        asked = iter([prompt.content for prompt in engine.asked])
+        scores = task.evaluate(KnowingEngine(lambda _, asked=asked: str(next(asked))))  # type: ignore[misc]
+        # One sum has the number that its question ends with.
+        assert sum(score.score for score in scores) <= 1, task.name
+
+
+def test_a_whole_sentence_may_hold_the_fact() -> None:
+    """Models that chat seldom answer in one word."""
+    [retrieval] = tasks(tasks=["retrieval"])
+    scores = retrieval.evaluate(
+        KnowingEngine("According to the text above, the answer to the question is **{}**.".format)
+    )
+    assert {score.score for score in scores} == {1.0}
 
 
 def test_questions_are_those_that_were_published() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def tasks(tmp_path: Path) -> Path:
     sound: dict[str, Any] = {
         "kind": "generate_until",
         "target": "answer",
-        "data": data,
+        "data": data.name,
         "drawn": "false",
         "metric": "exact_match",
         "rises": "true",
@@ -128,7 +129,10 @@ def tasks(tmp_path: Path) -> Path:
     others: dict[str, dict[str, Any]] = {
         "sums": {},
         "broken": {"target": " nonsense(answer "},
-        "nodata": {"data": tmp_path / "none.jsonl"},
+        "nodata": {"data": "none.jsonl"},
+        "outside": {"data": data},
+        "above": {"data": f"../{tmp_path.name}/sums.jsonl"},
+        "named": {"data": f"{tmp_path.name}/sums.jsonl"},
         "choice": {"kind": "multiple_choice", "metric": "acc", "target": "place", "more": 'doc_to_choice: ["1", "3"]'},
         "drawn": {"drawn": "true"},
         "falls": {"rises": "false"},
@@ -139,21 +143,34 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(packages: Path, tasks: Path, name: str, **quality: Any) -> dict[str, Any]:
+def asked(packages: Path, tasks: Path, name: str, cwd: Path | None = None, **quality: Any) -> dict[str, Any]:
     """Ask a task; return what came of it."""
     path = os.pathsep.join(map(str, [packages, REPO / "coordinator", REPO / "proto"]))
     settings = {"quality": {"tasks": [name], "folder": str(tasks), **quality}}
     command = [sys.executable, "-c", ASKING, json.dumps(settings)]
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, cwd=tasks, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, cwd=cwd or tasks, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_the_task_of_the_page_is_asked(packages: Path, tmp_path: Path) -> None:
+    """As written there, with the data of its command, it scores each right answer."""
+    page = (REPO / "docs/how-to/worth.md").read_text(encoding="utf-8")
+    [task] = re.findall(r"```yaml\n# tasks/(sums.yaml)\n(.*?)```", page, flags=re.DOTALL)
+    [command] = re.findall(r"^printf .*$", page, flags=re.MULTILINE)
+    (folder := tmp_path / "tasks").mkdir()
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    (folder / task[0]).write_text(task[1])
+    found = asked(packages, folder, "sums", cwd=tmp_path)
+    # The stand-in is wrong at every fourth place, and says a thought first.
+    assert [score[2] for score in found["scores"]] == [0.0, 1.0, 1.0]
 
 
 def test_tasks_prompts_filters_and_metrics_are_the_harness_s(packages: Path, tasks: Path) -> None:
     """Every fourth answer is wrong; examples are turns of a chat; stops and limits are the task's; items are drawn."""
     found = asked(packages, tasks, "sums", few_shot=2, limit=8)
-    assert (found["version"], found["few_shot"], found["items"]) == ("3.0", 2, 8)
+    assert (found["version"][:5], found["few_shot"], found["items"]) == ("3.0, ", 2, 8)
     assert [score for _, _, score, _ in found["scores"]] == [0, 1, 1, 1] * 2
     items = [item for item, *_ in found["scores"]]
     assert items == sorted(set(items))
@@ -170,6 +187,8 @@ def test_tasks_prompts_filters_and_metrics_are_the_harness_s(packages: Path, tas
     [
         ("broken", {}, "quality.tasks: broken: cannot be loaded or scored"),
         ("nodata", {}, "none.jsonl"),
+        ("outside", {}, "sums.jsonl, and data lie in quality.folder"),
+        ("above", {}, "sums.jsonl, and data lie in quality.folder"),
         ("choice", {}, "chat templates hide them; quality.chat: false"),
         ("drawn", {}, "it draws its answers at random"),
         ("falls", {}, "its metric exact_match gives no item a value from 0, wrong, to 1, right"),
@@ -186,6 +205,25 @@ def test_what_the_harness_cannot_ask_is_one_line(
     error = asked(packages, tasks, name, **quality)["error"]
     assert message in error
     assert "\n" not in error
+
+
+def test_data_of_a_task_are_those_of_its_folder_wherever_the_command_runs(packages: Path, tasks: Path) -> None:
+    """A bundle's tasks must not ask what lies in somebody's folder; another answer, or text, is another version."""
+    elsewhere = tasks / "elsewhere"
+    (elsewhere / tasks.name).mkdir(parents=True)
+    other = (tasks / "sums.jsonl").read_text().replace("What is", "Tell me")
+    for place in (elsewhere, elsewhere / tasks.name):
+        (place / "sums.jsonl").write_text(other)
+    here, there = (asked(packages, tasks, "sums", cwd=place) for place in (tasks, elsewhere))
+    assert here == there == asked(packages, tasks, "named", cwd=elsewhere) | {"version": here["version"]}
+    versions = {here["version"]}
+    for name, before, after in (("sums.jsonl", '"answer": "1"', '"answer": "2"'), ("sums.yaml", "Q: ", "Question: ")):
+        text = (tasks / name).read_text()
+        (tasks / name).write_text(text.replace(before, after, 1))
+        versions.add(asked(packages, tasks, "sums")["version"])
+        (tasks / name).write_text(text)
+    assert len(versions) == 3
+    assert asked(packages, tasks, "sums")["version"] == here["version"]
 
 
 def test_given_answers_are_compared_by_their_likelihoods(packages: Path, tasks: Path) -> None:
@@ -273,6 +311,52 @@ def test_scores_are_those_of_the_harness_s_own_model_of_transformers(
     assert {task["name"]: task["scores"] for task in found["tasks"]} == theirs["scores"]
     differ = sum(ours != hf for ours, hf in zip(answered, theirs["said"], strict=True))
     assert differ <= (2 if engine.endswith("Q4_1") else 0)
+
+
+@pytest.mark.skipif(not LLAMACPP_PYTHON.exists(), reason=f"no llama.cpp environment at {LLAMACPP_PYTHON}")
+def test_a_bundle_with_tasks_of_ones_own_is_reproduced_up_to_its_score(
+    packages: Path, tasks: Path, tmp_path: Path
+) -> None:
+    """A real engine is asked the bundle's tasks, not those of the same name where `reproduce` is called."""
+    first, there = tmp_path / "first", tmp_path / "there"
+    for project, what in ((first, "What is"), (there, "Tell me")):
+        (project / "tasks").mkdir(parents=True)
+        data = (tasks / "sums.jsonl").read_text().replace("What is", what).splitlines(keepends=True)
+        (project / "tasks/sums.jsonl").write_text("".join(data[:4]))
+        shutil.copy(tasks / "sums.yaml", project / "tasks")
+    study = {
+        "backend": "llamacpp",
+        "llamacpp": {"n_threads": 1, "n_threads_batch": 1},
+        "launcher": "process",
+        "warmup": {"passes": 0},
+        "idle": {"duration_s": 0},
+        "repeats": {"passes": 1, "restarts": 1},
+        "workload": {"batch_size": 2, "max_output_tokens": 2, "prompts": {"source": "synthetic", "input_tokens": 8}},
+        "quality": {"tasks": ["sums"], "folder": "tasks", "chat": False, "max_output_tokens": 8},
+    }
+    (first / "x.yaml").write_text(json.dumps(study))
+    path = os.pathsep.join(map(str, [REPO / "coordinator", REPO / "proto", packages]))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+    def wattdock(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "wattdock", *words]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+    engine = ("--runner-python", str(LLAMACPP_PYTHON))
+    for done in (
+        wattdock(first, "run", "x.yaml", *engine),
+        wattdock(there, "bundle", "create", "../first/results", "-o", "b.tar"),
+    ):
+        assert done.returncode == 0, done.stderr
+    shutil.rmtree(first)
+    done = wattdock(there, "reproduce", "b.tar", *engine, "--json", "--trust-remote-code")
+    # One restart a side tells nothing of its speed.
+    assert done.returncode == 10, done.stderr
+    [pair] = json.loads(done.stdout)["pairs"]
+    assert (pair["quality"]["items"], pair["quality"]["difference"], pair["quality"]["same_answers"]) == (4, 0, 1)
+    [file] = there.glob("results/*/result.json")
+    [asked_here] = json.loads(file.read_text())["quality"]["tasks"]
+    assert (asked_here["name"], asked_here["items"], asked_here["version"][:5]) == ("sums", 4, "3.0, ")
 
 
 def make_link(folder: Path) -> Path:

@@ -19,12 +19,12 @@ from refused import raises
 from seams.metering import HostTimeline, ProcessSample, Series
 from seams.records import LATER_KEYS, NEWER, RECORD, REQUESTS, STEPS, TIMELINE, DeclaredWork, Steps
 
-from wattdock.clock import ClockCheck
+from wattdock.clock import NS_PER_S, ClockCheck
 from wattdock.errors import Cause, StoreError
 from wattdock.host import GpuProcess
 from wattdock.metering import GpuTimeline, MeterEvent, Span
 from wattdock.owned_folder import OwnedFolder
-from wattdock.records import EnvironmentSnapshot, Failure, PassRecord, RestartRecord, disk
+from wattdock.records import EnvironmentSnapshot, Evaluation, Failure, PassRecord, RestartRecord, disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +94,20 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path, record: RestartRe
     disk.write(record, tmp_path / "x")
     assert same(reread(tmp_path / "x"), record)
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+def test_each_sample_names_the_pass_in_which_it_was_taken(tmp_path: Path) -> None:
+    """Passes with questions are negative, as in the other tables; between passes there is none."""
+    gpu = constant_power("GPU-a", 600, start_s=0, end_s=8)
+    asked = dataclasses.replace(measured(0, 5, 6, ()), index=-1)
+    record = RestartRecord(
+        0, passes=(measured(0, 1, 2, ()), measured(1, 3, 4, ())), evaluations=(Evaluation("code", passes=(asked,)),)
+    )
+    disk.write(dataclasses.replace(record, timeline=timeline(gpu)), tmp_path / "x")
+    rows = pq.read_table(tmp_path / "x" / TIMELINE, filters=[("series", "=", "energy_counter_mj")]).to_pylist()
+    by_second = {second: [row["pass"] for row in rows if row["at_ns"] // NS_PER_S == second] for second in range(8)}
+    whole = {second: passes[1] for second, passes in by_second.items() if len({*passes[1:]}) == 1}
+    assert whole == {0: None, 1: 0, 2: None, 3: 1, 4: None, 5: -1, 6: None, 7: None}
 
 
 @pytest.mark.parametrize("name", ["fake-full", "fake-replicas", "fake-rapl", "h200-two-gpus", "world-faulty"])

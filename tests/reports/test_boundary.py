@@ -95,7 +95,7 @@ def test_restarts_whose_counters_cover_different_parts_have_no_sum(
     monkeypatch.setattr(audit_world, "_restart", changed)
     energy = result_of(World(restarts=2), library).energy
     assert energy is not None
-    assert (energy.total_j, energy.energy_per_output_token_j) == (None, None)
+    assert (energy.total_j, energy.measured_per_output_token_j) == (None, None)
     assert energy.reason == "energy counters cover the GPU board in one case and the module in another"
 
 

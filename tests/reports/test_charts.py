@@ -18,9 +18,9 @@ from seams.reports import paper
 
 from wattdock import load
 from wattdock.errors import ConfigError
-from wattdock.reports import draw, points_of
+from wattdock.reports import draw, point_cells, points_of
 from wattdock.reports.charts import CHARTS
-from wattdock.store import load_result
+from wattdock.store import TABLES, load_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +179,21 @@ def test_results_stand_in_the_order_of_the_tables(tmp_path: Path) -> None:
     assert [name for _, name in downwards] == [point.label for point in points_of(rows)] == ["first", "second", "third"]
 
 
+def test_intervals_fill_the_axis_which_says_that_it_is_not_from_0(tmp_path: Path) -> None:
+    """Half a percent is seen, in rows as high as their names; a figure alone has an axis from 0."""
+    name = "vllm smollm2-135m-instruct closed 160 version=0.26.0 board=GPU-{}"
+    restarts = [[0.3266, 0.3286, 0.3306], [0.3295, 0.3315, 0.3335], [0.3314, 0.3334, 0.3354]]
+    rows = [row(name.format(at), restarts=costs) for at, costs in enumerate([*restarts, *restarts[:2]])]
+    draw("intervals", rows, tmp_path / "near.svg")
+    near = (tmp_path / "near.svg").read_text()
+    ticks = [float(text) for text in re.findall(r">(\d\.\d+)<", near)]
+    assert (min(ticks) > 0.31, max(ticks) < 0.35, "J/output token (GPU boards), not from 0" in near) == (True,) * 3
+    assert float(re.findall(r'height="([\d.]+)"', near)[0]) < 310
+    draw("intervals", [row("alone", restarts=[0.33])], tmp_path / "alone.svg")
+    alone = (tmp_path / "alone.svg").read_text()
+    assert (">0.0<" in alone or ">0.00<" in alone, "not from 0" in alone) == (True, False)
+
+
 def test_the_scaling_chart_is_what_scaling_shows(called: Called, tmp_path: Path) -> None:
     """Two finished splits over two GPUs; two interrupted results are on no curve, and the printed note names them."""
     shown = json.loads(called("scaling", SPLITS, "--json").stdout)
@@ -308,6 +323,36 @@ def test_a_wide_interval_stays_on_a_logarithmic_axis(kind: str) -> None:
     wide = [row("9", {"config.workload.batch_size": 8}, restarts=[1.0, 9.0, 1.0])]
     assert energy_axes(rows + wide) == {True}
     assert energy_axes(rows[1:] + wide) == {False}
+
+
+@pytest.mark.parametrize(("figures", "speeds", "logarithmic"), [
+    ((50.0, 0.5), (900.0, 1000.0), {"J": True, "speed": False}),
+    ((0.9, 1.0), (10.0, 1000.0), {"J": False, "speed": True}),
+])  # fmt: skip
+def test_each_axis_of_pareto_is_logarithmic_where_its_own_values_lie_decades_apart(
+    figures: tuple[float, ...], speeds: tuple[float, ...], logarithmic: dict[str, bool]
+) -> None:
+    """Joules say nothing of the axis of tokens per second."""
+    rows = [
+        row(f"{at}", {"performance.output_tokens_per_s": speed}, restarts=[joules])
+        for at, (joules, speed) in enumerate(zip(figures, speeds, strict=True))
+    ]
+    made = str(spec("pareto", rows))
+    fields = {"J": r"J/output token[^']*", "speed": "output tokens/s"}
+    scales = {
+        name: set(re.findall(rf"'field': '{field}', 'scale': (\{{[^}}]*\}})", made)) for name, field in fields.items()
+    }
+    assert {name: {"'log'" in scale for scale in found} for name, found in scales.items()} == {
+        name: {is_log} for name, is_log in logarithmic.items()
+    }
+
+
+def test_a_table_has_lengths_beside_joules_per_token_and_an_interval_of_joules_per_correct_answer() -> None:
+    """Joules per output token of other lengths are another figure; one that reads as exact is taken as exact."""
+    [point] = points_of([row("a", {"quality": answered(0.5, 2.745, width=0.1)}, restarts=[1.0])])
+    cells = point_cells(point, TABLES["show"])
+    assert cells["energy_per_correct_j"] == "2.75 [2.47, 3.02]"
+    assert (cells["input_tokens"], cells["max_output_tokens"]) == ("512", "20")
 
 
 def test_frontier_joins_what_no_other_result_is_shown_to_beat() -> None:

@@ -11,10 +11,10 @@ import pytest
 from make.kept import SERVED, TRAINED
 from make.rows import document, row
 from make.stored import bundled, complete
-from seams.analysis import SPEED, Restarts
+from seams.analysis import SPEED, AnswerFigures, Restarts, TaskFigures
 from seams.analysis import difference as difference_of
-from seams.console import comparison_view
-from seams.reports import PRIMARY, Regression, is_equivalent
+from seams.console import comparison_view, exits, require_equivalent
+from seams.reports import PRIMARY, Regression, equivalence_interval, is_equivalent
 
 from wattdock.reports import compare
 
@@ -126,6 +126,15 @@ def test_what_else_differs_between_two_results_is_named() -> None:
     assert len(named) == len(changes)
 
 
+def test_nothing_known_on_one_side_and_absent_on_the_other_is_no_difference() -> None:
+    """None, [] and {} say no more than an absent name; beside a value they differ, and False is a value."""
+    empty: dict[str, Any] = {"none": None, "list": [], "mapping": {}, "value": None, "off": False}
+    sides = [row("one", {"environment.runner.engine_args": args}, restarts=[1, 1]) for args in (empty, {"value": 1})]
+    for first, second in (sides, sides[::-1]):
+        named = {one.name: {one.a, one.b} for one in compare([first], [second]).differs_in}
+        assert named == {"engine: value": {"None", "1"}, "engine: off": {"False", "–"}}
+
+
 def over(nodes: object, *, address: str = "n2:7407") -> StoredResult:
     """Return a result of TP=2 over two nodes, as such a run stores it, or on one."""
     changes: dict[str, Any] = {
@@ -197,6 +206,15 @@ def test_the_files_of_the_models_folder_that_differ_are_named() -> None:
     named = {one.name: (one.a, one.b) for one in compare(*sides).differs_in}
     assert named["model file: chat_template.jinja"] == ("bb", "cc")
     assert named.keys() == {f"model file: {name}" for name in ("weights", "chat_template.jinja", "tokenizer.json")}
+
+
+def test_digests_of_samples_are_not_held_against_those_of_whole_files() -> None:
+    """An earlier version kept 16 digits, for weights of their ends: other files still compare, weights are unknown."""
+    whole = {"config.json": "a" * 64, "model.safetensors": "b" * 64}
+    files = [{name: digest[:16] for name, digest in whole.items()}, whole]
+    sides = [[row("one", {"environment.model.files": each}, restarts=[1, 1])] for each in files]
+    named = {one.name: (one.a, one.b) for one in compare(*sides).differs_in}
+    assert named == {"model file: weights": ("unknown", "b" * 64)}
 
 
 def test_the_figures_are_those_of_the_results_and_their_ratio_is_told() -> None:
@@ -291,6 +309,24 @@ def test_a_pair_is_called_what_both_sides_call_it() -> None:
     assert [found.pairs[0].label for found in (same, other)] == ["one", "one / two"]
 
 
+def test_pairs_of_a_sweep_are_called_by_the_words_that_both_sides_names_share() -> None:
+    """As the user or the sweep named them, where that tells the pairs apart; else by both names."""
+
+    def named(*names: str, seed: int) -> list[StoredResult]:
+        return [
+            row(name, {"config.workload.batch_size": size, "config.workload.seed": seed}, restarts=[1, 1])
+            for size, name in enumerate(names, 1)
+        ]
+
+    def called(*sides: list[StoredResult]) -> list[str]:
+        return [pair.label for pair in compare(*sides).pairs]
+
+    first = named("--seed=1 old", "--fsdp old", seed=0)
+    assert called(first, named("--seed=1 new", "--fsdp new", seed=5)) == ["--seed=1", "--fsdp"]
+    other = named("small", "big", seed=5)
+    assert called(first, other) == ["--seed=1 old / small", "--fsdp old / big"]
+
+
 def put(folder: Path, name: str, restarts: Sequence[float], study: str = "s") -> None:
     (folder / name).mkdir(parents=True)
     own = document({"experiment_id": "0" * 64, "study": {"study_id": study, "attempt": 1}}, restarts=restarts)
@@ -327,6 +363,28 @@ def test_the_command_ends_with_its_verdict(called: Called) -> None:
         said = [text for text in done.stderr.splitlines() if "analysed by another version" not in text]
         assert (done.returncode, len(said)) == (code, 1 if code else 0), done.stderr
         assert "".join(said).removeprefix("wattdock: ").startswith(line)
+
+
+def test_a_side_without_joules_is_no_comparison_and_no_gate_is_passed_by_speed(called: Called) -> None:
+    """Exit code 10 with the side and why; joules that are gone may be what got worse, whatever the speed is."""
+    put(Path("base"), "20260101T000000-fake-0", [0.99, 1.00, 1.01])
+    put(Path("bare"), "20260101T000000-fake-0", [0.99, 1.00, 1.01])
+    file = Path("bare/20260101T000000-fake-0/result.json")
+    made = json.loads(file.read_text())
+    for part in (*made["energy"]["passes"], *made["energy"]["windows"]["passes"]):
+        part["total_j"] = None
+    made["energy"] |= {"total_j": None, "reason": "no NVIDIA driver"}
+    file.write_text(json.dumps(made | {"budget": None}))
+    for sides, side in ((("base", "bare"), "B"), (("bare", "base"), "A")):
+        why = f"version three: J/output token: not measured in {side} ({side}: no NVIDIA driver)"
+        for margin, line in (((), "nothing was compared"), (("--max-regression", "3%"), "whether it regressed cannot")):
+            done = called("compare", *sides, *margin)
+            [said] = [text for text in done.stderr.splitlines() if "analysed by another version" not in text]
+            assert (done.returncode, said.startswith(f"wattdock: {line}")) == (10, True)
+            assert (why in said) if not margin else (f"not measured in {side}; measure on both sides" in said)
+        assert "output tokens/s" in done.stdout
+    # Where neither has joules, speed is what there is.
+    assert called("compare", "bare", "bare").returncode == 0
 
 
 def test_results_of_different_gpu_models_are_compared_only_where_that_is_asked(called: Called) -> None:
@@ -367,6 +425,20 @@ def test_tight_repeats_of_one_thing_are_equivalent_a_tenth_apart_are_not_and_sca
     for verdict, second in cases.items():
         assert is_equivalent(difference(first, second), MARGIN) is verdict
         assert is_equivalent(difference(second, first), MARGIN) is verdict
+        low, high = equivalence_interval(difference(first, second))
+        least = 1 / (1 + MARGIN) - 1
+        assert (True if least < low < high < MARGIN else False if high < least or low > MARGIN else None) is verdict
+
+
+@pytest.mark.parametrize("sha256", ["a" * 64, "b" * 64])
+def test_equal_prompts_are_no_difference_wherever_they_lie(sha256: str) -> None:
+    """Their SHA-256 tells; their path is a place on one machine."""
+    sides = [
+        row("one", {"environment.dataset": f"{home}/p.jsonl", "environment.dataset_sha256": digest}, restarts=[1.0])
+        for home, digest in (("/home/ann", "a" * 64), ("/home/bob", sha256))
+    ]
+    named = {difference.name for difference in compare(*([side] for side in sides)).differs_in}
+    assert ("prompts" in named, "prompts' SHA-256" in named) == (2 * (sha256 != "a" * 64,))
 
 
 @pytest.mark.parametrize("restarts", [2, 3, 5])
@@ -392,3 +464,55 @@ def test_a_repetition_is_judged_by_joules_where_the_first_has_them() -> None:
     assert (pair.repeated.quantity, pair.repeated.equivalent) == (PRIMARY, None)
     assert pair.repeated.reason == "not measured in B"
     assert compare([first], [first]).pairs[0].repeated.equivalent is None
+
+
+def scored(
+    name: str, *, version: str = "1", rendered: str = "a" * 64, score: float = 0.5, lost: str = ""
+) -> StoredResult:
+    """Return a result whose model was asked two tasks, of which `lost` has no score; others are of the second."""
+    tasks = []
+    for task, of_version, sha256, value in (("t", "1", "b" * 64, 0.5), ("u", version, rendered, score)):
+        figures = AnswerFigures(name=task, items=50, score=value, score_error=0.0, output_tokens=1, thought_tokens=0)
+        asked = {"version": of_version, "few_shot": 0, "rendered_sha256": sha256, "numbers": [*range(50)]}
+        answers = {"scores": [value] * 50, "answers": ["a"] * 50}
+        tasks.append(TaskFigures(**figures.model_dump() | asked | answers).model_dump(mode="json"))
+    kept = [task for task in tasks if task["name"] != lost]
+    failures = [f"{lost}, restart 1: it broke"] if lost else []
+    quality = {"overall": None, "tasks": kept, "categories": [], "failures": failures}
+    return row(name, {"quality": quality}, restarts=[1.0, 1.0001, 0.9999])
+
+
+def test_a_score_that_was_not_measured_again_leaves_a_reproduction_undecided(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its questions failed here: equal joules alone reproduce half of the bundle; the line names the task and why."""
+    found = compare([scored("x")], [scored("x", lost="u")], margin=MARGIN)
+    assert found.quality_lines[1:] == ["x: the score is not compared: B has no score of u (u, restart 1: it broke)"]
+    monkeypatch.setattr(exits, "ignore_interrupts", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        require_equivalent(found)
+    assert ended.value.code == 10
+    assert "undecided, the first: x; B has no score of u (u, restart 1: it broke)" in capsys.readouterr().err
+    # A bundle without that score claims nothing of it.
+    require_equivalent(compare([scored("x", lost="u")], [scored("x")], margin=MARGIN))
+
+
+@pytest.mark.parametrize("changed", [{"version": "2"}, {"rendered": "c" * 64}])
+def test_a_score_of_other_questions_is_not_compared(
+    changed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another gold answer, or another text of a question: one line, and a reproduction is undecided (exit code 10)."""
+    found = compare([scored("x")], [scored("x")], margin=MARGIN)
+    assert [line.partition(" over ")[0] for line in found.quality_lines] == [
+        f"{found.pairs[0].label}: score +0.000 [-0.019, +0.019]"
+    ]
+    require_equivalent(found)
+    found = compare([scored("x")], [scored("x", score=0.9, **changed)], margin=MARGIN)
+    [line] = found.quality_lines
+    assert line == f"{found.pairs[0].label}: the score is not compared: A and B were not asked the same in u"
+    monkeypatch.setattr(exits, "ignore_interrupts", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        require_equivalent(found)
+    assert ended.value.code == 10
+    why = "A and B were not asked the same in u: ask as the bundle did"
+    assert f"undecided, the first: x; {why}" in capsys.readouterr().err

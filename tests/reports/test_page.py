@@ -17,16 +17,16 @@ from make.rows import document, reason, row
 from make.stored import opener
 from refused import raises
 from seams.console import terminal_rows
-from seams.reports import Trace, page, pareto_front, thin, timelines
+from seams.reports import Trace, labels, page, pareto_front, thin, timelines
 
 from wattdock import load
-from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.reports import points_of, write_report
 from wattdock.store import COLUMNS, StoredResult, find_results
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -53,7 +53,7 @@ def test_names_from_results_cannot_become_markup() -> None:
     [data] = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', text, flags=re.DOTALL)
     figures = json.loads(data)
     [values, *_] = figures["charts"]["pareto"]["datasets"].values()
-    assert values[0]["model"] == HOSTILE
+    assert values[0]["work"].startswith(HOSTILE)
 
 
 def test_the_page_names_no_place_to_fetch_from_and_forbids_all() -> None:
@@ -118,7 +118,7 @@ def test_intervals_stand_beside_figures_where_restarts_are_enough_for_one() -> N
     """1.0, 1.1 and 1.2 J/token from three restarts: 1.1 × exp(± 4.303 × 0.09119 ÷ √3); with fewer there is none."""
     text = shown(row("one", restarts=[1.0, 1.1, 1.2]), row("two", restarts=[1.0, 1.1]))
     assert '1.10 <span class="interval">[0.88, 1.38]</span>' in text
-    assert ">1.05</span>" in text
+    assert ">1.050</span>" in text
 
 
 def test_each_entry_of_a_budget_has_a_bar_as_long_as_its_share() -> None:
@@ -131,7 +131,7 @@ def test_each_entry_of_a_budget_has_a_bar_as_long_as_its_share() -> None:
     assert sum(float(width) for width, _ in widths) == pytest.approx(6, abs=0.1)
     assert first.count("<td>not in it</td>") == 3
     assert "too few for an interval" in first
-    assert "1.1 J/output token ± 22.65 %" in second
+    assert "1.100 J/output token ± 22.65 %" in second
     assert second.count('class="bar"') == 1
     assert '<a href="#budget">' in text
     assert 'id="budget"' not in shown(row("three", {"budget": None}))
@@ -208,6 +208,18 @@ def test_the_front_is_what_nothing_else_beats() -> None:
     assert pareto_front(found) == {"b", "d"}
 
 
+def test_a_front_joins_finished_results_of_equal_work() -> None:
+    """Short answers, and a run that was broken off, do not beat what took longer answers to its end."""
+    speed = "performance.output_tokens_per_s"
+    rows = [
+        row("cheap", {"config.workload.max_output_tokens": 8, speed: 900.0}, restarts=[0.1]),
+        row("whole", {speed: 300.0}, restarts=[1.0]),
+        row("broken off", {speed: 600.0, "status": "interrupted"}, restarts=[0.5]),
+        row("worse", {speed: 200.0}, restarts=[2.0]),
+    ]
+    assert pareto_front(points_of(rows)) == {"cheap", "whole"}
+
+
 def test_thinning_keeps_every_extreme_of_a_line() -> None:
     """A spike of one sample in a million is what a reader looks for."""
     value = np.full(1_000_000, 300.0)
@@ -282,19 +294,34 @@ def _integral(line: Trace, start_s: float, end_s: float) -> float:
 
 
 def test_results_of_one_name_are_told_apart_by_what_differs_in_them() -> None:
-    """By the settings that differ, else by when they began."""
-    batches = [
-        row(name, {"config.name": "same", "config.workload.batch_size": size}) for name, size in (("a", 1), ("b", 2))
+    """By the fewest traits: the engine's version, the setting with most values, then boards, else the start."""
+
+    def told(*changes: dict[str, Any]) -> list[str]:
+        return labels([row(f"{at}", {"config.name": "same", **each}) for at, each in enumerate(changes)])
+
+    batches = [{"config.workload.batch_size": size, "config.workload.seed": size} for size in (1, 2)]
+    assert told(*batches) == ["same batch_size=1", "same batch_size=2"]
+    version = "environment.runner.framework_version"
+    boards: list[dict[str, Any]] = [
+        {"environment.gpu_uuids": [f"GPU-{letter * 8}-0000"], version: "0.26"} for letter in "ab"
     ]
-    assert ExperimentResult.labels([stored.result for stored in batches]) == ["same batch_size=1", "same batch_size=2"]
-    twice = [row(name, {"config.name": "same"}).result for name in "ab"]
-    assert len(set(ExperimentResult.labels(twice))) == 2
-    assert ExperimentResult.labels([row("own").result, row("another").result]) == ["own", "another"]
-    unnamed = [
-        row(letter, {"config.name": "", "config.workload.batch_size": size, "experiment_id": letter * 64}).result
-        for letter, size in (("a", 1), ("b", 2))
+    longer: list[dict[str, Any]] = [{version: "0.33"}, {version: "0.33", "config.workload.batch_size": 9}]
+    assert told(*boards, *longer) == [
+        *("same version=0.26 board=GPU-aaaaaaaa", "same version=0.26 board=GPU-bbbbbbbb"),
+        *("same version=0.33 batch_size=2", "same version=0.33 batch_size=9"),
     ]
-    assert ExperimentResult.labels(unnamed) == ["fake shape:tiny-llama batch 1", "fake shape:tiny-llama batch 2"]
+    starts = [{"started_utc": f"2026-11-30T12:00:0{second}+00:00"} for second in (1, 2)]
+    assert told(*starts) == ["same start=2026-11-30T12:00:01", "same start=2026-11-30T12:00:02"]
+    assert told({}, {}) == ["same (1)", "same (2)"]
+    third = {"config.name": "same batch_size=1", "config.workload.batch_size": 3}
+    assert told(third, *batches) == [
+        "same batch_size=1 batch_size=3",
+        "same batch_size=1 batch_size=1",
+        "same batch_size=2",
+    ]
+    assert labels([row("own"), row("another")]) == ["own", "another"]
+    unnamed = [row(f"{size}", {"config.name": "", "config.workload.batch_size": size}) for size in (1, 2)]
+    assert labels(unnamed) == ["fake shape:tiny-llama batch 1", "fake shape:tiny-llama batch 2"]
 
 
 def test_a_study_a_folder_and_a_bundle_mean_their_results_and_an_old_attempt_none(tmp_path: Path) -> None:

@@ -70,11 +70,13 @@ def test_a_result_that_others_disturbed_has_a_sign_and_a_note(tmp_path: Path) ->
     for form in (markdown, latex):
         assert "Others used" in form(made)
         assert "Others used" not in form(points_of(rows[1:]))
+    # Their wattdock has no commit.
+    by = "Another version of wattdock analysed {0} of {0}; --again does so anew."
     # Beside the name where the chart has names, else beside the marker.
     for kind, sign in {"intervals": ">one †<", "pareto": ">†<"}.items():
-        assert draw(kind, rows, tmp_path / "chart.svg") == DISTURBED
+        assert draw(kind, rows, tmp_path / "chart.svg") == f"{DISTURBED} {by.format(2)}"
         assert sign in (tmp_path / "chart.svg").read_text()
-        assert draw(kind, rows[1:], tmp_path / "chart.svg") == ""
+        assert draw(kind, rows[1:], tmp_path / "chart.svg") == by.format(1)
         assert "†" not in (tmp_path / "chart.svg").read_text()
 
 

@@ -65,6 +65,12 @@ def only(results: dict[str, ExperimentResult]) -> tuple[Setting, list[list[Split
     return setting, list(setting.curves.values())
 
 
+def test_one_size_alone_has_no_speed_up_and_no_efficiency() -> None:
+    """Two GPUs beside no other number of GPUs are not "1.000 times as fast, at 100 %"."""
+    _, [[alone]] = only({"two": tensor(2)})
+    assert (alone.speed_up, alone.efficiency, alone.energy_ratio) == (None, None, None)
+
+
 def test_speed_up_and_efficiency_are_relative_to_one_gpu() -> None:
     """Two GPUs with 5 % of serial work are 1 ÷ (0.05 + 0.475) times as fast, and cost the more joules per token."""
     setting, [[first, second]] = only({"one": tensor(1), "two": tensor(2)})
@@ -350,10 +356,11 @@ def test_the_figures_beside_ratios_are_those_whose_ratios_they_are(capsys: pytes
 def test_the_share_of_time_that_a_command_marks_as_communication_stands_beside_its_size(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the spans that count, 30 s of 120; without them, of the runs, 30 s of 200."""
+    """Of the spans that count, where these are named; else of the runs; not 0 where too many places are marked."""
     monkeypatch.setenv("COLUMNS", "300")
-    spans = [("epoch", 120.0), ("communication", 30.0)]
-    marked = [{"name": name, "count": 3, "duration_s": length_s, "share": length_s / 200} for name, length_s in spans]
+    spans = [("epoch", 120.0, 1.0), ("communication", 30.0, 0.25)]
+    keys = ("name", "duration_s", "share_within")
+    marked = [dict(zip(keys, each, strict=True)) | {"count": 3, "share": each[1] / 200} for each in spans]
     work = {"unit": "samples", "count": 100, "marked": marked}
     for within, share in (("epoch", 0.25), (None, 0.15)):
         made = split_document({}, speeds(1), [650.0] * 3)
@@ -363,6 +370,9 @@ def test_the_share_of_time_that_a_command_marks_as_communication_stands_beside_i
         assert point.communication == pytest.approx(share)
         show(scaled({"one": result}), as_json=False)
         assert f"{share:.0%}" in capsys.readouterr().out
+    work["marked"] = [part | {"duration_s": 0.0, "share": 0.0} for part in marked]
+    result = ExperimentResult.model_validate(made | {"config": settings, "work": work})
+    assert only({"one": result})[0].points[0].communication is None
     assert only({"one": tensor(1)})[0].points[0].communication is None
 
 

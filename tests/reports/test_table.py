@@ -62,7 +62,7 @@ def test_goodput_names_its_limits_and_that_all_joules_count() -> None:
     asked = {"config.slo": {"ttft_ms": 200, "e2e_ms": 5000}, "goodput": known | {"energy_per_output_token_met_j": 2.5}}
     rows = terminal_rows(row("a", asked))
     assert all(figure in rows["goodput"] for figure in ("1.5 requests/s", "75.0%", "TTFT 200.0 ms", "E2E 5.00 s"))
-    assert all(figure in rows["cost of goodput"] for figure in ("200 J/request", "2.5 J/output token"))
+    assert all(figure in rows["cost of goodput"] for figure in ("200.0 J/request", "2.500 J/output token"))
     unknown = terminal_rows(row("a", asked | {"goodput": {"reason": "none met"}}))
     assert unknown["cost of goodput"].endswith(": none met")
 
@@ -72,7 +72,7 @@ def test_a_command_without_joules_per_unit_says_why_and_what_the_run_took() -> N
     command = {"command": ["x"], "work": {"unit": "samples", "within": "epochs"}}
     work = {"unit": "samples", "count": 0, "marked": []}
     made: dict[str, Any] = {"config": {"backend": "measure", "measure": command}, "work": work, "budget": None}
-    made |= {"energy.mean_power_w": None, "energy.energy_per_output_token_j": None}
+    made |= {"energy.mean_power_w": None, "energy.measured_per_output_token_j": None}
     said = "no span 'epochs' was marked, but epoch"
     none = {"window": "marked", "restart": 0, "pass": 0, "reason": said}
     for window, why in ((none, said), (none | {"reason": None}, "the command counted no samples")):
@@ -86,10 +86,14 @@ def test_a_command_without_joules_per_unit_says_why_and_what_the_run_took() -> N
         assert f"No joules: {why}" in html.unescape(page([stored], title="x", written=datetime.now(UTC)))
 
 
-def test_what_all_joules_are_divided_by_is_named() -> None:
-    """Joules per input token are not what an input token costs."""
-    shown = terminal_rows(row("a", {"energy.energy_per_input_token_j": 6.0}))["all joules"]
-    assert all(figure in shown for figure in (" J/request", "6 J/input token", "– J/total token"))
+def test_figures_per_request_of_whole_passes_are_named_as_such() -> None:
+    """Without a window the start, when all prompts come at once, is in them."""
+    known = {"energy.energy_per_request_j": 6.0, "energy.windows": {"measured_per_output_token_j": {}, "passes": []}}
+    whole, steady = (
+        terminal_rows(row("a", known | {"energy.windows.headline": name})) for name in ("drained", "steady_state")
+    )
+    assert (whole["J/request"], steady["J/request"]) == ("6.000 (whole passes)", "6.000")
+    assert whole["TTFT"] == f"{steady['TTFT']} (whole passes)"
 
 
 def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
@@ -98,12 +102,12 @@ def test_a_study_that_is_shown_as_a_table_has_its_verdict_in_three_lines(
     """The commonest reason first, with how many results have it; what helps first is in words."""
     every, one = reason("GPUs", "none"), reason("warm-up", "quick")
     show([row(f"{at}", {"audit.reasons": [one, every] if at == 0 else [every]}) for at in range(4)])
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert said[-3:] == [
-        "publishable  0 of 4; failed: GPUs, warm-up (1)",
-        "GPUs: none",
-        "all: wattdock show 20260101T000000-fake-0 --checks",
-    ]
+    # The last one is longer than a narrow terminal.
+    said = " ".join(capsys.readouterr().out.split())
+    names = " ".join(f"20260101T000000-fake-{at}" for at in range(4))
+    assert said.endswith(
+        f" publishable 0 of 4; failed: GPUs, warm-up (1) GPUs: none all: wattdock show {names} --checks"
+    )
 
 
 def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
@@ -116,10 +120,12 @@ def test_restarts_and_the_checks_that_did_not_pass_are_in_words() -> None:
     changes = {"budget": None, "audit.publishable": False, "audit.reasons": [reason("energy"), reason("b"), unknown]}
     changes["energy.passes"] = passes[:2]
     rows = terminal_rows(row("a", changes))
-    assert rows["restarts"] == "6.6 and 43.5 output tokens/s; 2 are too few for an interval, 3 are the least, 1 board"
+    assert rows["restarts"].startswith(
+        "6.600 and 43.50 output tokens/s; 2 are too few for an interval, 3 are the least"
+    )
     assert rows["publishable"] == "no; failed: energy, b; not decided: weights"
     interval = terminal_rows(row("a", {**changes, "energy.passes": passes}))["restarts"]
-    assert interval.startswith("6.6 and 43.5 and 25 output tokens/s, 95 % [")
+    assert interval.startswith("6.600 and 43.50 and 25.00 output tokens/s, 95 % [")
 
 
 def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain() -> None:
@@ -136,5 +142,5 @@ def test_the_figure_of_the_declared_work_is_shown_with_what_makes_it_uncertain()
     assert rows["not in it: sensor gain"].startswith("unknown (")
     known = terminal_rows(row("a", restarts=[1.0, 1.1, 1.2]))
     # 4.303 × 0.09119 ÷ √3, the standard deviation being that of the logarithms.
-    assert known["J/output token"] == "1.1 ± 22.65% of the declared work (95 %, 2 degrees of freedom)"
+    assert known["J/output token"] == "1.100 ± 22.65% of the declared work (95 %, 2 degrees of freedom)"
     assert "J/output token" not in terminal_rows(row("a", {"budget": None}))

@@ -1,8 +1,8 @@
 """What tests reach behind the door of `analysis`: a name that moves is changed here only."""
 
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
-from wattdock.analysis.blocks import measured_budget, window_of
-from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, ROOM_C, Budget, Entry, budget
+from wattdock.analysis.blocks import draw_of_speed, measured_budget, window_of
+from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, BOARDS_POOLED, ROOM_C, Budget, Entry, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
@@ -18,7 +18,6 @@ from wattdock.analysis.performance import (
     Drafts,
     Performance,
     Quantiles,
-    inter_token_latency,
     performance,
     quantiles,
     serving,
@@ -27,7 +26,7 @@ from wattdock.analysis.performance import (
     tpot_s,
     undrained,
 )
-from wattdock.analysis.phases import Bins, MeteredWork, Work, costs, phases, rounds_of
+from wattdock.analysis.phases import Bins, MeteredWork, Phases, Work, costs, phases, rounds_of
 from wattdock.analysis.procedure import procedure
 from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
 from wattdock.analysis.statistics import (
@@ -52,6 +51,7 @@ from wattdock.analysis.work import work as work_done
 __all__ = [
     "BOARDS",
     "BOARDS_FOUND",
+    "BOARDS_POOLED",
     "CONFIDENCE",
     "CONTEXT",
     "DIFFERENT_GPUS",
@@ -85,6 +85,7 @@ __all__ = [
     "MeteredWork",
     "NoWindowError",
     "Performance",
+    "Phases",
     "Quality",
     "Quantiles",
     "Restarts",
@@ -102,6 +103,7 @@ __all__ = [
     "cross_check",
     "difference",
     "differing",
+    "draw_of_speed",
     "everything",
     "goodput",
     "gpu_results",
@@ -109,7 +111,6 @@ __all__ = [
     "holm",
     "idle_baselines",
     "idle_energy_j",
-    "inter_token_latency",
     "is_long_enough",
     "listed_processes",
     "measured_budget",

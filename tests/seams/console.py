@@ -5,6 +5,7 @@ import re
 from rich.console import Console
 
 from wattdock.console import exits, main
+from wattdock.console.bundles import _require_equivalent as require_equivalent
 from wattdock.console.forms import Form
 from wattdock.console.main import COMMANDS, EXTRAS, SUB_APPS, UsageError, app
 from wattdock.console.options import SettingFlags, study_of
@@ -35,6 +36,7 @@ __all__ = [
     "main",
     "pairs",
     "print_view",
+    "require_equivalent",
     "results_view",
     "study_of",
     "tasks_view",

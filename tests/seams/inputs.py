@@ -11,7 +11,7 @@ from wattdock.inputs.embedded import (
 )
 from wattdock.inputs.estimate import requests_of
 from wattdock.inputs.memory import MemoryEstimate, ModelMemory, Requests, StoredWeights
-from wattdock.inputs.model_folder import check_folder, file_digests, fingerprint
+from wattdock.inputs.model_folder import LONG_BYTES, check_folder, file_digests, fingerprint
 from wattdock.inputs.prompts.draws import arrival_instants, conversations
 from wattdock.inputs.prompts.formats import FORMATS
 from wattdock.inputs.prompts.passes import output_limits
@@ -25,6 +25,7 @@ __all__ = [
     "FORMATS",
     "GGUF_MEMBER",
     "INSTEAD",
+    "LONG_BYTES",
     "REQUIREMENT",
     "WHEEL",
     "WHEEL_BYTES",

@@ -1,9 +1,9 @@
 """What tests reach behind the door of `launch`: a name that moves is changed here only."""
 
-from wattdock.launch import environment, uv
-from wattdock.launch.apptainer import ApptainerLauncher, image_file
+from wattdock.launch import apptainer, docker, environment, process, uv
+from wattdock.launch.apptainer import image_file
 from wattdock.launch.container import Bind, create_arguments, model_binds
-from wattdock.launch.docker import DockerLauncher, explained
+from wattdock.launch.docker import explained
 from wattdock.launch.engine import (
     BASE_NAME_LABEL,
     Engine,
@@ -22,7 +22,6 @@ from wattdock.launch.images.build import build_image, build_labels, run_docker
 from wattdock.launch.images.lock import NOT_PUSHED, LockedImage, Pin, lock_images, write_lock
 from wattdock.launch.keeper import KEEPER, descendants, end_group, memory_bytes
 from wattdock.launch.packages import PackageLock, note_installed
-from wattdock.launch.process import ProcessLauncher
 from wattdock.launch.runners import (
     REPO,
     container_variables,
@@ -37,17 +36,15 @@ __all__ = [
     "KEEPER",
     "NOT_PUSHED",
     "REPO",
-    "ApptainerLauncher",
     "Bind",
-    "DockerLauncher",
     "Engine",
     "Environment",
     "Image",
     "LockedImage",
     "PackageLock",
     "Pin",
-    "ProcessLauncher",
     "Variant",
+    "apptainer",
     "build",
     "build_image",
     "build_labels",
@@ -55,6 +52,7 @@ __all__ = [
     "container_variables",
     "create_arguments",
     "descendants",
+    "docker",
     "end_group",
     "engine_address",
     "engine_from",
@@ -72,6 +70,7 @@ __all__ = [
     "note_installed",
     "pip_settings",
     "place_of",
+    "process",
     "process_variables",
     "remove_socket_folder",
     "require_socket",

@@ -4,8 +4,9 @@ from wattdock.reports import paper
 from wattdock.reports.boards import Pool, over_boards
 from wattdock.reports.cells import figure_text
 from wattdock.reports.chart_data import Trace, pareto_front, thin, timelines
+from wattdock.reports.labels import labels
 from wattdock.reports.page import page
-from wattdock.reports.pairs import PRIMARY, Test, is_equivalent
+from wattdock.reports.pairs import PRIMARY, Test, equivalence_interval, is_equivalent
 from wattdock.reports.paper import WIDTHS, latex, markdown
 from wattdock.reports.regression import Regression
 from wattdock.reports.scaling import Optimum, Setting, SplitPoint, optimum
@@ -24,8 +25,10 @@ __all__ = [
     "Trace",
     "by_session",
     "declared_difference",
+    "equivalence_interval",
     "figure_text",
     "is_equivalent",
+    "labels",
     "latex",
     "markdown",
     "optimum",

@@ -3,7 +3,6 @@
 from wattdock.study.events import (
     EVENTS,
     Event,
-    EventLog,
     ExperimentFailed,
     IdleStarted,
     Loading,
@@ -18,6 +17,7 @@ from wattdock.study.events import (
     StudyStarted,
     TokensSeen,
     UnexpectedError,
+    logged,
 )
 from wattdock.study.journal import LOCK, RECORDS, STORED, History, Journal, histories, read_journal
 
@@ -27,7 +27,6 @@ __all__ = [
     "RECORDS",
     "STORED",
     "Event",
-    "EventLog",
     "ExperimentFailed",
     "History",
     "IdleStarted",
@@ -45,5 +44,6 @@ __all__ = [
     "TokensSeen",
     "UnexpectedError",
     "histories",
+    "logged",
     "read_journal",
 ]

@@ -51,7 +51,7 @@ defaults:
     min_duration_s: 8
     prompts: {source: synthetic, input_tokens: 16}
   repeats: {restarts: 3, passes: 1}
-  warmup: {profile: lead-in, lead_in_s: 6, lead_in_lifetimes: 1, window_lifetimes: 1}
+  warmup: {profile: lead-in, lead_in_s: 16, lead_in_lifetimes: 1, window_lifetimes: 1}
   fake: {step_s: 0.02}
 fleet: {}
 """

@@ -162,6 +162,22 @@ assert asyncio.run(waits()) == 5
     assert waited[3] - waited[2] >= 20_000_000
 
 
+def test_one_span_entered_within_itself_is_two(tmp_path: Path) -> None:
+    """The outer one begins where it began: a figure within it has all of its joules."""
+    ran(
+        """
+again = span("again")
+with again:
+    work(outer=1)
+    with again: work(inner=1)
+""",
+        tmp_path,
+    )
+    (_, outer_ns, _), (_, inner_ns, _), *spans = only(tmp_path)
+    (inner, outer) = (line[2:4] for line in spans)
+    assert outer[0] <= outer_ns <= inner[0] <= inner_ns <= inner[1] <= outer[1]
+
+
 def test_threads_lose_nothing_of_each_other(tmp_path: Path) -> None:
     """While the file is being written, too."""
     ran(

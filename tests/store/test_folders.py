@@ -109,6 +109,22 @@ def test_a_number_that_no_table_holds_is_refused_where_a_result_is_read(tmp_path
     assert [str(tmp_path) in line for line in said] == [True]
 
 
+def test_joules_per_token_as_measured_have_an_earlier_name_and_are_never_left_out(tmp_path: Path) -> None:
+    """Kept results have the other name; one with neither is named, instead of failing where it is shown."""
+    kept = document()
+    windows, name = kept["energy"]["windows"], "measured_per_output_token_j"
+    windows["energy_per_output_token_j"] = figures = windows.pop(name)
+    (tmp_path / "result.json").write_text(json.dumps(kept))
+    energy = load_result(tmp_path).energy
+    assert energy
+    assert energy.windows
+    assert energy.windows.measured_per_output_token_j == figures
+    del windows["energy_per_output_token_j"]
+    (tmp_path / "result.json").write_text(json.dumps(kept))
+    with raises(StoreError, name, cause=Cause.MALFORMED):
+        load_result(tmp_path)
+
+
 def test_a_result_that_is_far_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """JSON takes many times its size in memory: 40 MB of `{}` ended a process that had 1 GB."""
     with (tmp_path / "result.json").open("w") as file:

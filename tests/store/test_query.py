@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from make.rows import document
+from make.stored import complete
 from refused import raises
 from seams.store import PARQUET
 
 import wattdock
 from wattdock.analysis import ExperimentResult
 from wattdock.errors import Cause, ConfigError
-from wattdock.store import COLUMNS, Row, load_result, query, select
+from wattdock.store import COLUMNS, Row, all_rows, load_result, matching, query
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -32,7 +33,7 @@ def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) ->
     made.mkdir(parents=True)
     (made / "result.json").write_text(json.dumps(sample))
     if restarts:
-        (made / "restarts/0").mkdir(parents=True)
+        complete(made)
         for name in PARQUET:
             table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
             pq.write_table(table, made / f"restarts/0/{name}.parquet")
@@ -44,16 +45,17 @@ def letters(table: pa.Table) -> str:
 
 
 def selected(folder: Path, where: str | None = None, *, superseded: bool = False) -> str:
-    return letters(Row.table(select(folder, where, superseded=superseded)))
+    return letters(Row.table(matching(all_rows(folder), where, superseded=superseded)))
 
 
 def test_a_stored_sample_is_a_row_of_the_table(tmp_path: Path) -> None:
     """Whole, with its passes."""
     result = load_result(put(tmp_path, "a"))
     assert result.energy is not None
-    [row] = Row.table(select(tmp_path)).to_pylist()
+    [row] = Row.table(all_rows(tmp_path)).to_pylist()
     assert list(row) == list(COLUMNS)
-    assert row == vars(Row.of(result, Path(row["folder"])))
+    # Of a wattdock without a commit.
+    assert row == vars(Row.of(result, Path(row["folder"]), "0.1.0"))
     assert row["total_j"] == result.energy.total_j
     assert row["schema_version"] == ExperimentResult.SCHEMA_VERSION
     assert (row["model"], row["gpus"]) == ("shape:tiny-llama", "1 × NVIDIA H200")
@@ -76,7 +78,7 @@ def test_a_row_says_where_prompts_come_from_how_the_model_was_split_and_who_dist
     split = {"kind": "x", "tensor_parallel_size": 2}
     put(tmp_path, "a", audit__checks=checks, environment__runner__parallelism=split, environment__dataset="synthetic")
     put(tmp_path, "b", environment__gpu_count=0)
-    other, row = Row.table(select(tmp_path)).to_pylist()
+    other, row = Row.table(all_rows(tmp_path)).to_pylist()
     assert (row["prompts"], row["parallelism"], other["parallelism"]) == ("synthetic", "TP=2", None)
     found = "CPU use by others: 61% in the worst pass; processes on the GPUs: process 12 (ann, train)"
     assert (row["disturbed"], other["disturbed"]) == (found, None)
@@ -123,6 +125,16 @@ def test_a_later_attempt_replaces_a_result_of_the_same_experiment_and_study(tmp_
     put(tmp_path, "e", study={"study_id": "s-2", "attempt": 5})
     put(tmp_path, "f", study=None)
     assert (selected(tmp_path), selected(tmp_path, superseded=True)) == ("fedc", "fedcba")
+
+
+def test_a_list_asks_its_condition_once_of_all_results(called: Called, tmp_path: Path) -> None:
+    """A condition that counts rows counts those that the list hides, too."""
+    study = {"study_id": "s", "attempt": 1}
+    put(tmp_path, "a", study=study)
+    put(tmp_path, "b", study=study | {"attempt": 2})
+    put(tmp_path, "c", status="failed")
+    done = called("results", "list", "--where", "(SELECT count(*) FROM results) = 3", "--output-dir", tmp_path)
+    assert done.stdout.splitlines()[-1] == "1 result; 1 failed, 1 superseded: --all shows them", done.stderr
 
 
 def damage(kind: str, file: Path) -> None:
@@ -277,7 +289,7 @@ def test_no_results_and_a_date_that_is_none_are_refused(tmp_path: Path) -> None:
         wattdock.results(output_dir=tmp_path)
     put(tmp_path, "a")
     with pytest.raises(ConfigError, match=r"where: .*yesterday"):
-        select(tmp_path, "started_utc > 'yesterday'")
+        matching(all_rows(tmp_path), "started_utc > 'yesterday'")
 
 
 def test_an_export_holds_every_column_of_every_result_or_is_not_written(called: Called) -> None:
@@ -286,7 +298,7 @@ def test_an_export_holds_every_column_of_every_result_or_is_not_written(called: 
         put(Path("results"), letter)
     assert called("results", "export", "--csv", "x.csv").stdout == "2 results written to x.csv\n"
     assert called("results", "export", "--parquet", "x.parquet").returncode == 0
-    table = Row.table(select(Path("results")))
+    table = Row.table(all_rows(Path("results")))
     with Path("x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["folder"] for row in rows] == table["folder"].to_pylist()

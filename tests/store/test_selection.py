@@ -121,4 +121,4 @@ def test_other_files_beside_the_restarts_are_no_restarts(tmp_path: Path) -> None
     (result / "restarts/0.bak").mkdir()
     (result / "restarts/0~").touch()
     [found] = find_results([str(result)], tmp_path, opener(ExitStack()))
-    assert len(found.restarts()) == 1
+    assert len(found.restarts()) == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from seams.study import EVENTS, LOCK, RECORDS, EventLog
+from seams.study import EVENTS, LOCK, RECORDS, logged
 
 from wattdock.files import locked
 from wattdock.study import RunState, RunWatch, events
@@ -105,8 +106,9 @@ def study_folder(results: Path, name: str = "20261125T000000-s-1") -> Path:
 def test_another_process_sees_a_run_for_as_long_as_its_study_is_locked(tmp_path: Path) -> None:
     """Heartbeats within a second are one line; a line that is being written is read when it is whole."""
     folder, watch = study_folder(tmp_path), RunWatch(tmp_path)
-    log = EventLog(folder / RECORDS / EVENTS, lambda _: None)
-    with locked(folder / LOCK):
+    with ExitStack() as stack:
+        stack.enter_context(locked(folder / LOCK))
+        log = stack.enter_context(logged(folder / RECORDS / EVENTS, lambda _: None))
         for event in (*BEGUN, beat(1.0, 500, 100.0), beat(1.1, 550, 100.0)):
             log(event)
         [run] = watch.look()
@@ -121,13 +123,11 @@ def test_another_process_sees_a_run_for_as_long_as_its_study_is_locked(tmp_path:
         [run] = watch.look()
         assert (run.state.stage, run.state.output_tokens) == ("", 4100)
         # A run that goes on with the study begins its events anew.
-        again = EventLog(folder / RECORDS / EVENTS, lambda _: None)
+        again = stack.enter_context(logged(folder / RECORDS / EVENTS, lambda _: None))
         again(BEGUN[0])
         [run] = watch.look()
         assert run.state.output_tokens == 0
     assert watch.look() == []
-    for opened in (log, again):
-        opened.__exit__()
 
 
 def test_an_old_study_that_goes_on_is_seen_behind_many_and_from_its_new_run_s_beginning(tmp_path: Path) -> None:

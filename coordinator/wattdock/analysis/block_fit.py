@@ -120,11 +120,18 @@ def fitted(windows: Sequence[Window], *, known: bool) -> Fit:
         covariance = np.linalg.inv(stacked[:, :-1].T @ stacked[:, :-1] / noise + np.diag(priors[:, 1] ** -2.0))
         slopes = covariance @ (stacked[:, :-1].T @ stacked[:, -1] / noise + priors[:, 0] / priors[:, 1] ** 2)
     parts = [table[:, -1] - table[:, :-1] @ slopes for table in tables]
-    inflation = _inflation(parts)
-    scatter = [sqrt(float(part @ part) / max(1, len(part) - 1) / len(part) * inflation) for part in parts]
     if PROMPTS in kinds and CONTEXT not in kinds:
         covariance[0, 0] += UNTOLD_SHARE**2
-    return Fit(kinds, slopes, covariance, np.array(scatter), parts, len(kinds) * known_scatter)
+    return Fit(kinds, slopes, covariance, scatter_of(parts), parts, len(kinds) * known_scatter)
+
+
+def scatter_of(parts: Sequence[Floats]) -> Floats:
+    """Return the standard uncertainty of each window's mean, from what its blocks differ from it by; shape (windows,).
+
+    Source: effective size of a series, (1 − ρ) ÷ (1 + ρ).
+    """
+    inflation = _inflation(parts)
+    return np.array([sqrt(float(part @ part) / max(1, len(part) - 1) / len(part) * inflation) for part in parts])
 
 
 def slopes_of(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, Window
+from wattdock.analysis.block_fit import CONTEXT, LEAST_BLOCKS, PROMPTS, SECONDS, Window, scatter_of
 from wattdock.analysis.budget import Budget, budget
 from wattdock.analysis.idle import over
 from wattdock.analysis.occupancy import Instants, NoWindowError, step_ends, tokens_in
@@ -38,49 +39,72 @@ TEMPERATURE_REACH_S = 5.0
 def measured_budget(measured: Measured) -> Budget | None:
     """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
     restarts: dict[int, list[Window]] = {}
-    sent, lengths = list[Counter[int]](), set[tuple[int | None, int | None]]()
     for (restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True):
-        if not figure.energy_per_output_token_j:
+        if not figure.measured_per_output_token_j:
             return None
         restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
-        inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
-        sent.append(Counter(request.prompt_hash for request in inside if request.prompt_hash is not None))
-        lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
+    if not restarts:
+        return None
     whole = measured.config.command is not None and measured.windows.headline == "drained"
-    runs = list(restarts.values())
-    prompts = measured.config.prompts
+    boards, limit_w, repeats = len(measured.used), measured.limit_w, _design_effects(measured)
+    found = budget([*restarts.values()], boards=boards, limit_w=limit_w, whole=whole, repeats=repeats)
+    return found.model_copy(update={"unit": measured.config.unit})
+
+
+def draw_of_speed(measured: Measured) -> float | None:
+    """Return the relative standard uncertainty of tokens per second by the list that all restarts send.
+
+    No mix of work is corrected: tokens per second are those of the work that came. None where windows of one block do
+    not tell.
+    """
+    repeated, alike = _design_effects(measured)
+    if alike == 1:
+        return 0.0
+    parts: list[Floats] = []
+    weights: list[float] = []
+    for run_pass, figure in zip(measured.pass_records, measured.headline, strict=True):
+        edges_ns, _ = _blocks(measured, run_pass, figure)
+        seconds, tokens = np.diff(edges_ns) / NS_PER_S, tokens_in(run_pass, edges_ns)
+        if len(seconds) < LEAST_BLOCKS or not tokens.sum():
+            return None
+        rates = tokens / seconds * seconds.sum() / tokens.sum()
+        parts.append((rates - 1) * np.sqrt(seconds / seconds.mean()))
+        weights.append(float(tokens.sum()))
+    return sqrt(repeated * (alike - 1)) * float(np.linalg.norm(scatter_of(parts) * weights)) / sum(weights)
+
+
+def _design_effects(measured: Measured) -> tuple[float, float]:
+    """Return by how much repeated prompts widen the variance of a window's mean, and beyond that of the mean of all.
+
+    Source: n requests of which c have one prompt have Σc² ÷ n times the variance of n prompts (Kish's design effect).
+    """
+    prompts, lengths = measured.config.prompts, set[tuple[int | None, int | None]]()
+    sent, first = list[Counter[int]](), dict[tuple[int, int], int | None]()
+    for run_pass, figure in zip(measured.pass_records, measured.headline, strict=True):
+        if prompts.source != "synthetic":
+            # Of a file's lengths each restart draws other ids: a prompt is that which the first restart sent there.
+            for request in run_pass.requests:
+                first.setdefault((run_pass.index, request.index), request.prompt_hash)
+        inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
+        draws = (first.get((run_pass.index, request.index), request.prompt_hash) for request in inside)
+        sent.append(Counter(draw for draw in draws if draw is not None))
+        lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
     # A list that each window went through whole is the declared work, and no draw of it.
     is_list = prompts.count is None and all(len(each) < MOST_DISTINCT * each.total() for each in sent)
     # Random prompts of one length with answers of one length are the same work.
     is_one_work = prompts.source == "synthetic" and len(lengths) == 1 and None not in next(iter(lengths))
-    alike = 1.0 if measured.config.command or is_list or is_one_work else _alike(sent)
-    found = budget(runs, boards=len(measured.used), whole=whole, alike=alike) if restarts else None
-    return found and found.model_copy(update={"unit": measured.config.unit})
-
-
-def _alike(sent: Sequence[Counter[int]]) -> float:
-    """Return by how much more a mean over all requests varies because prompts repeat, in a window or between restarts.
-
-    Source: n requests of which c have one prompt have Σc² ÷ n times the variance of n prompts (Kish's design effect).
-    """
-    counts = np.array(list(sum(sent, Counter[int]()).values()), dtype=np.float64)
-    return float(counts @ counts / counts.sum()) if len(counts) else 1.0
+    if measured.config.command or is_list or is_one_work:
+        return 1.0, 1.0
+    of_all = sum(sent, Counter[int]())
+    squares, own = (sum(n**2 for each in counts for n in each.values()) for counts in ([of_all], sent))
+    return (own / of_all.total(), squares / own) if own else (1.0, 1.0)
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
     """Return a window, which has joules and tokens, with its blocks; one block where instants do not tell more."""
-    start_ns, end_ns = figure.start_ns or run_pass.span.start_ns, figure.end_ns or run_pass.span.end_ns
-    edges_ns: list[int] = [start_ns, end_ns]
-    work: dict[str, Floats] = {}
-    declared: dict[str, float] = {}
-    try:
-        instants = Instants.of(run_pass)
-        edges_ns = _edges(run_pass, instants if measured.config.workload.has_rounds else None, start_ns, end_ns)
-        work, declared = _work(run_pass, instants, edges_ns), _declared(measured, run_pass)
-    except NoWindowError:
-        if figure.window == "marked":
-            # Within a whole run, how a command begins is no scatter.
-            edges_ns = _edges(run_pass, None, start_ns, end_ns)
+    edges_ns, instants = _blocks(measured, run_pass, figure)
+    work, declared = (_work(run_pass, instants, edges_ns), _declared(measured, run_pass)) if instants else ({}, {})
+    start_ns, end_ns = edges_ns[0], edges_ns[-1]
     blocks_j = all_known(measured.energy_of(restart, Span("block", *edges)).total_j for edges in pairwise(edges_ns))
     if not blocks_j:
         edges_ns, work, blocks_j = [start_ns, end_ns], {}, [figure.total_j or 0.0]
@@ -98,13 +122,24 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
     )
 
 
+def _blocks(measured: Measured, run_pass: PassRecord, figure: WindowFigure) -> tuple[list[int], Instants | None]:
+    """Return the edges of a window's blocks and the requests' instants; one block where these do not tell more."""
+    start_ns, end_ns = figure.start_ns or run_pass.span.start_ns, figure.end_ns or run_pass.span.end_ns
+    try:
+        instants = Instants.of(run_pass)
+        rounds = instants if measured.config.workload.has_rounds else None
+        return _edges(run_pass, rounds, start_ns, end_ns), instants
+    except NoWindowError:
+        # Within a whole run, how a command begins is no scatter.
+        return _edges(run_pass, None, start_ns, end_ns) if figure.window == "marked" else [start_ns, end_ns], None
+
+
 def _lead_in_s(measured: Measured, restart: RestartRecord, before: Span) -> float:
     """Return for how long the GPUs worked before a window: a command first imports and loads, on cool boards."""
     if not measured.config.command:
         return before.duration_s
-    parts = ([(restart.gpus.get(uuid), before)] for uuid in measured.used)
-    percent = [over(part, "gpu_utilization_percent", np.mean) or 0.0 for part in parts]
-    return before.duration_s * min(percent, default=0.0) / 100
+    gpus, name = (restart.gpus.get(uuid) for uuid in measured.used), "gpu_utilization_percent"
+    return before.duration_s * min((over([(gpu, before)], name, np.mean) or 0.0 for gpu in gpus), default=0.0) / 100
 
 
 def _edges(run_pass: PassRecord, rounds: Instants | None, start_ns: int, end_ns: int) -> list[int]:
@@ -158,12 +193,12 @@ def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> 
 
 def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
     """Return the amounts of work per output token in the long run, of the kinds that the settings decide."""
-    declared, workload = run_pass.declared, measured.config.workload
+    declared, rate_per_s = run_pass.declared, measured.config.workload.rate_per_s
     if not (answer := declared.output_tokens):
         return {}
     amounts = {PROMPTS: declared.prompt_tokens, CONTEXT: declared.context_tokens}
     # In an open loop, arrivals set the pace, not the engine.
-    amounts[SECONDS] = 1 / workload.rate_per_s if workload.rate_per_s else None
+    amounts[SECONDS] = 1 / rate_per_s if rate_per_s else declared.gap_s
     return {kind: amount / answer for kind, amount in amounts.items() if amount}
 
 

@@ -1,7 +1,7 @@
 """The uncertainty budget of joules per output token: its schema and its computation. Pure.
 
-The figure is that of the declared work in the long run, at settled temperature. The mix of work of each window is
-corrected by a common fit over all blocks, warmth by what other boards showed; what remains uncertain is an entry.
+The figure is that of the declared work by engines as old as in the windows, on settled boards. The mix of work of each
+window is corrected by a common fit over all blocks, warmth by what other boards showed; the rest is an entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The same where the sign of the change of temperature is unknown: the root of the mean square.
 TEMPERATURE_SENSITIVITY = hypot(*TEMPERATURE_COEFFICIENT)
-# Time constant with which boards settle, and its standard uncertainty: 30 to 120 s, all as likely.
+# Time constant with which boards settle, and engines for all that is known, and its standard uncertainty: 30 to 120 s.
 TIME_CONSTANT_S = (75.0, 26.0)
 # Standard uncertainty of the remaining warming where no slope is known: up to 14 °C remain after a lead-in of 45 s.
 UNKNOWN_WARMING_C = 8.0
@@ -35,19 +35,19 @@ ROOM_C = 1.5
 # Excess of J/token at the start, the time constant of its decay, and what is left at least. Source: passes of 20 s on
 # H100s: 0.5 to 1.4 % in the first, 0.1 to 0.2 % after 30 to 60 s.
 START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
-# Standard deviation between boards of one model; told, never part of the interval. Pooled from all comparisons of the
-# same work on several boards in docs/measurements/data/boards.csv; no one figure describes both loads.
-BOARDS = 0.026
+# Standard deviation between boards of one model near the power limit and well below it; told, never part of the
+# interval. The loads are mean watts ÷ the limit, from which and up to which they were measured: 644 to 694 and 480 to
+# 550 of 700 W. Between them, and where the load is unknown, all comparisons pooled must do.
+# Source: docs/measurements/data/boards.csv.
+BOARDS, NEAR, BELOW, BOARDS_POOLED = (0.012, 0.049), 0.9, 0.8, 0.025
 BOARDS_FOUND = (
-    "all comparisons of H200s and of H100s pooled, 17 degrees of freedom: 1.1 % near the power limit, 4.9 % well below "
-    "it, at 8 in flight"
+    "comparisons of H200s and of H100s, 18 degrees of freedom: 1.2 % near the power limit, 4.9 % well below it, pooled "
+    "2.5 %; `wattdock compare` pools several boards"
 )
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.
 WITHIN_CHANCE = 0.9973
 NO_SLOPE = f"temperatures were not read throughout, in {LEAST_BLOCKS} blocks a window or more"
-UNKNOWN_DRAW = (
-    "prompts repeat, within a window or between restarts, and windows of one block do not tell how their draw varies"
-)
+UNKNOWN_DRAW = "restarts send the same prompts, and windows of one block do not tell how their draw varies"
 UNKNOWN_GAIN = "unknown unless the sensors were calibrated: 5 % and more between models of meters"
 
 
@@ -73,7 +73,7 @@ class Entry(Stored):
 
 
 class NotIncluded(Stored):
-    """What no repetition on this board and day can show, told apart: it is not in the interval.
+    """What repetitions of this run on this board and day do not show, told apart: it is not in the interval.
 
     Attributes:
         standard_uncertainty: Relative; null where unknown.
@@ -102,8 +102,9 @@ class Budget(Stored):
 
     # The entry of what scatters between restarts.
     RESTARTS: ClassVar = "restarts"
-    # The entry that the audit reads.
+    # Entries that the audit reads.
     MIX: ClassVar = "mix of work"
+    START: ClassVar = "first seconds"
     # The entry that all results of one session share.
     ROOM: ClassVar = "room"
     # The entry that two results on the same boards share in part.
@@ -159,17 +160,25 @@ class Budget(Stored):
         return entry.standard_uncertainty if (entry := self.entry(name)) else 0.0
 
 
-def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool = False, alike: float = 1.0) -> Budget:
+def budget(
+    restarts: Sequence[Sequence[Window]],
+    *,
+    boards: int = 1,
+    limit_w: float | None = None,
+    whole: bool = False,
+    repeats: tuple[float, float] = (1, 1),
+) -> Budget:
     """Return the budget of the windows of each restart.
 
     Args:
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
-        whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all, not of the long run.
-        alike: By how much it widens the variance of the mean of all requests that prompts repeat.
+        limit_w: Sum of their power limits, W; None where unknown.
+        whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all.
+        repeats: By how much repeated prompts widen the variance of a window's mean, and beyond that of the mean of all.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
     """
-    windows = [window for restart in restarts for window in restart]
+    windows, (repeated, alike) = [window for restart in restarts for window in restart], repeats
     tokens = np.array([window.output_tokens for window in windows])
     shares, known = tokens / tokens.sum(), all(window.knows_warmth for window in windows)
     fit = fitted(windows, known=known)
@@ -181,11 +190,13 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
     number = np.repeat(np.arange(len(restarts)), [len(restart) for restart in restarts])
     weights = np.bincount(number, tokens)
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
-    within = np.sqrt(np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
+    within = np.sqrt(repeated * np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
+    of_restarts = weights / weights.sum()
+    inside = hypot(*(of_restarts * within))
     free_blocks = np.bincount(number, [len(window.block_s) - 1 for window in windows])
     of_blocks = int(free_blocks.sum())
     entries = [
-        _restarts_entry(values, within, of_blocks),
+        _restarts_entry(values, of_restarts, inside, of_blocks),
         Entry(
             name=Budget.ROOM,
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
@@ -201,11 +212,11 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
         entries.append(
             Entry(
                 name=Budget.PROMPTS,
-                standard_uncertainty=sqrt((alike - 1) * float(within @ within)) / len(within),
+                standard_uncertainty=sqrt(alike - 1) * inside,
                 kind="A",
                 distribution="t",
                 degrees_of_freedom=of_blocks / len(within),
-                found="prompts repeat, within a window or between restarts, and are a draw; from blocks within windows",
+                found="restarts send the same prompts, which are a draw; from blocks within windows",
             )
         )
     if not whole:
@@ -214,21 +225,28 @@ def budget(restarts: Sequence[Sequence[Window]], *, boards: int = 1, whole: bool
             _mix_entry(fit, shares @ off),
             _warmth_entry(remaining_c, uncertainty_c, known=known),
             Entry(
-                name="first seconds",
+                name=Budget.START,
                 standard_uncertainty=max(LEAST_START_EXCESS, START_EXCESS * exp(-lead_in_s / START_DECAY_S)),
                 found=f"{lead_in_s:.0f} s of work before the first window",
             ),
         ]
-    found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values, boards)
+    found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values)
+    mean_w = sum(window.total_j for window in windows) / sum(float(window.block_s.sum()) for window in windows)
+    found.not_included.append(_other_boards(boards, mean_w / limit_w if limit_w else None))
     if alike > 1 and not free_blocks.all():
         found.not_included.append(NotIncluded(name=Budget.PROMPTS, standard_uncertainty=None, found=UNKNOWN_DRAW))
-    if whole or min(len(window.block_s) for window in windows) < LEAST_BLOCKS:
-        return found
-    return found.model_copy(update=_drift(windows, shares, fit, known=known))
+    if not whole and min(len(window.block_s) for window in windows) >= LEAST_BLOCKS:
+        drift, error, freedom = _drift(windows, shares, fit, known=known)
+        left, change = hypot(drift, error) * TIME_CONSTANT_S[0], f"{drift * 60:+.2%} ± {error * 60:.2%} a minute"
+        told = f"{change} within windows; so much is left of a change that fades with {TIME_CONSTANT_S[0]:g} s"
+        found.not_included.append(NotIncluded(name="later minutes", standard_uncertainty=left, found=told))
+        chance = t_factor(freedom, WITHIN_CHANCE) * error
+        return found.model_copy(update={"drift_per_min": drift * 60, "drift_chance_per_min": chance * 60})
+    return found
 
 
-def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) -> dict[str, float]:
-    """Return the fields of a budget that say what J/token changes by within windows, and how much chance makes."""
+def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) -> tuple[float, float, int]:
+    """Return what J/token changes by within windows per second, its standard error and degrees of freedom."""
     slopes, error, freedom = slopes_of(windows, shares, fit.residuals, fit.fitted_kinds)
     # Slopes that differ raise the error, but not t: of three slopes it is 19 standard errors, which hide any drift.
     if len(slopes) >= LEAST_RESTARTS:
@@ -236,10 +254,7 @@ def _drift(windows: Sequence[Window], shares: Floats, fit: Fit, *, known: bool) 
     if known:
         warming, *_ = slopes_of(windows, shares, [window.block_c for window in windows])
         error = hypot(error, TEMPERATURE_COEFFICIENT[1] * float(shares @ warming))
-    return {
-        "drift_per_min": float(shares @ slopes) * 60,
-        "drift_chance_per_min": t_factor(freedom, WITHIN_CHANCE) * error * 60,
-    }
+    return float(shares @ slopes), error, freedom
 
 
 def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float, float]:
@@ -256,11 +271,10 @@ def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float
 
 def _mix_entry(fit: Fit, off: Floats) -> Entry:
     """Return the entry for the mix of work, by how much each kind of `fit` is off its declared amount."""
-    told = zip(fit.kinds, off, fit.slopes, strict=False)
     each = [
         f"{kind} per output token {abs(by) * 100:.2f} % {'above' if by > 0 else 'below'} declared; "
         f"J/token changes {slope:.2f} times as much"
-        for kind, by, slope in told
+        for kind, by, slope in zip(fit.kinds, off, fit.slopes, strict=False)
     ]
     return Entry(
         name=Budget.MIX,
@@ -282,18 +296,18 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
     )
 
 
-def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
+def _restarts_entry(values: Floats, shares: Floats, inside: float, of_blocks: int) -> Entry:
     """Return the entry for how restarts differ, which is never less than what scatters within them.
 
     Args:
-        values: J/token of each restart.
-        within: Relative standard uncertainty of each from its own blocks.
+        values, shares: J/token of each restart, and its share of the tokens.
+        inside: Relative standard uncertainty of the figure from blocks within restarts.
         of_blocks: Degrees of freedom of the blocks about their windows' means.
     """
     count = len(values)
     deviation = float(np.std(np.log(values), ddof=1)) if count > 1 and values.min() > 0 else None
-    between = (deviation or 0.0) / sqrt(count)
-    inside = sqrt(float(within @ within)) / count
+    # A ratio estimator's error would be too small where one restart is much longer than the others.
+    between = (deviation or 0.0) * hypot(*shares)
     spread = "" if deviation is None else f", standard deviation {deviation:.2%}"
     return Entry(
         name=Budget.RESTARTS,
@@ -305,7 +319,16 @@ def _restarts_entry(values: Floats, within: Floats, of_blocks: int) -> Entry:
     )
 
 
-def _combined(measured: float, value: float, entries: Sequence[Entry], values: Floats, boards: int) -> Budget:
+def _other_boards(boards: int, load: float | None) -> NotIncluded:
+    """Return by how much a figure of so many boards differs from the model's, at this share of the power limit."""
+    near, below = BOARDS
+    deviation = BOARDS_POOLED if load is None or BELOW < load < NEAR else near if load >= NEAR else below
+    at = "" if load is None else f" at {load * 100:.0f} % of the power limit"
+    found = f"{pluralize(boards, 'board')}{at}; {BOARDS_FOUND}"
+    return NotIncluded(name="board", standard_uncertainty=deviation / sqrt(boards), found=found)
+
+
+def _combined(measured: float, value: float, entries: Sequence[Entry], values: Floats) -> Budget:
     """Return the budget of these entries: the root of the sum of squares, and Student's t of its degrees of freedom."""
     variance = sum(entry.standard_uncertainty**2 for entry in entries)
     shared = [
@@ -319,11 +342,6 @@ def _combined(measured: float, value: float, entries: Sequence[Entry], values: F
         "per_restart": values.tolist(),
         "not_included": [
             NotIncluded(name="sensor gain", standard_uncertainty=None, found=UNKNOWN_GAIN),
-            NotIncluded(
-                name="board",
-                standard_uncertainty=BOARDS / sqrt(boards),
-                found=f"{pluralize(boards, 'board')} of the model (`wattdock compare` pools several); {BOARDS_FOUND}",
-            ),
             NotIncluded(name="session", standard_uncertainty=BETWEEN_SESSIONS, found="one room, one day"),
         ],
     }

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from wattdock.records import EnvironmentSnapshot
 
 UNKNOWN, ABSENT = "unknown", "–"
+# What says no more than a name that is absent: a value that is unknown, None or empty.
+EMPTY = {UNKNOWN, "None", "[]", "{}", ""}
 ENGINE, PACKAGE, VARIABLE, FILE = "engine: ", "package: ", "variable: ", "model file: "
+# Hex digits of a file's SHA-256 that earlier versions kept, for weights of their two ends: not of the whole file.
+OLD_DIGITS = 16
 # A model may have hundreds of these files; they are one condition.
 WEIGHTS = (".safetensors", ".gguf")
 # What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
@@ -78,9 +82,10 @@ def required_conditions(environment: EnvironmentSnapshot) -> dict[str, str]:
 
 
 def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names whose texts are not all equal, in the order of their first appearance."""
-    same = shared(mappings)
-    return [name for name in dict.fromkeys(chain.from_iterable(mappings)) if name not in same]
+    """Return the names whose texts are not all equal, in their first order; nothing known is equal to absence."""
+    names = dict.fromkeys(chain.from_iterable(mappings))
+    texts = {name: {mapping.get(name) for mapping in mappings} for name in names}
+    return [name for name, found in texts.items() if len(found) > 1 and not (None in found and found <= {None, *EMPTY})]
 
 
 def shared(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -102,8 +107,8 @@ def _environment(environment: EnvironmentSnapshot) -> Iterator[tuple[str, Any]]:
     yield "weights", environment.model.weights
     files = environment.model.files
     if weights := [digest for name, digest in files.items() if name.endswith(WEIGHTS)]:
-        yield f"{FILE}weights", _every(weights)
-    yield from ((f"{FILE}{name}", digest) for name, digest in files.items() if not name.endswith(WEIGHTS))
+        yield f"{FILE}weights", None if any(len(digest) == OLD_DIGITS for digest in weights) else _every(weights)
+    yield from ((f"{FILE}{name}", digest[:OLD_DIGITS]) for name, digest in files.items() if not name.endswith(WEIGHTS))
     yield "parameters", environment.runner.parameter_count
     used = environment.used_gpus
     # Each board has sensors of its own.

@@ -14,7 +14,7 @@ from wattdock.analysis.gpus import ListedProcess, listed_processes
 from wattdock.analysis.idle import IdleBaseline, idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, ratio, summed
 from wattdock.analysis.other_meters import CrossCheck, cross_check
-from wattdock.analysis.pass_energy import PassEnergy
+from wattdock.analysis.pass_energy import MeasuredPerToken, PassEnergy
 from wattdock.analysis.phases import Phases, phases
 from wattdock.analysis.windows import WindowSummary
 from wattdock.values import EnergyBoundary, Stored, all_known, known_sum
@@ -51,10 +51,8 @@ class EnergyResult(Stored):
         timing_j: Standard uncertainty of `total_j` from counter changes and their lag; `ExperimentResult.budget` has
             all that makes J/token uncertain.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
-        energy_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
-        energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: *All* joules of the whole passes ÷
-            their requests, their prompt tokens (cached ones, too), their prompt and output tokens: the same joules
-            shared out in several ways, never to be added.
+        measured_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
+        energy_per_request_j: All joules of that window ÷ the requests whose first token came in it.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty where they cannot be read.
@@ -75,10 +73,8 @@ class EnergyResult(Stored):
     per_gpu_j: dict[str, float | None]
     bystander_j: dict[str, float | None] = Field(default_factory=dict)
     source: str | None = None
-    energy_per_output_token_j: float | None = None
+    measured_per_output_token_j: MeasuredPerToken = None
     energy_per_request_j: float | None = None
-    energy_per_input_token_j: float | None = None
-    energy_per_total_token_j: float | None = None
     mean_power_w: float | None = None
     hbm_j: float | None = None
     hbm_timing_j: float | None = None
@@ -133,11 +129,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
     bystanders = [measured.energy_of(restart, run_pass.span, measured.bystanders) for restart, run_pass in passes]
     total = Joules.of_all(used) if passes else Joules(None, {}, reason="no pass was measured")
     counted = measured.headline
-    by_pass = zip(passes, used, counted, strict=True)
-    in_passes = [_pass_energy(*of_pass, joules, figure) for of_pass, joules, figure in by_pass]
+    in_passes = [_pass_energy(*of, joules, figure) for of, joules, figure in zip(passes, used, counted, strict=True)]
     baselines = idle_baselines(measured)
-    input_tokens = known_sum(run_pass.prompt_tokens for _, run_pass in passes)
-    output_tokens = sum(run_pass.output_tokens for _, run_pass in passes)
     counted_j = None if total.reason else known_sum(part.total_j for part in counted)
     return EnergyResult(
         energy_boundary=measured.boundary,
@@ -145,10 +138,8 @@ def measured_energy(measured: Measured) -> EnergyResult:
         **vars(total),
         bystander_j=Joules.of_all(bystanders).per_gpu_j,
         source=None if total.total_j is None else "counter",
-        energy_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
-        energy_per_request_j=ratio(total.total_j, sum(len(run_pass.requests) for _, run_pass in passes)),
-        energy_per_input_token_j=ratio(total.total_j, input_tokens),
-        energy_per_total_token_j=ratio(total.total_j, None if input_tokens is None else input_tokens + output_tokens),
+        measured_per_output_token_j=ratio(counted_j, sum(part.output_tokens or 0 for part in counted)),
+        energy_per_request_j=ratio(counted_j, len(measured.requests_with(lambda request: request.first_token_ns))),
         mean_power_w=ratio(counted_j, sum(part.duration_s or 0.0 for part in counted)),
         **_hbm(measured),
         passes=in_passes,
@@ -192,7 +183,7 @@ def _pass_energy(restart: RestartRecord, run_pass: PassRecord, joules: Joules, f
         total_j=joules.total_j,
         timing_j=joules.timing_j,
         per_gpu_j=joules.per_gpu_j,
-        energy_per_output_token_j=figure.energy_per_output_token_j,
+        measured_per_output_token_j=figure.measured_per_output_token_j,
         reason=joules.reason,
         prompt_repeats=run_pass.prompt_repeats,
         prompts_reused=run_pass.prompts_reused,

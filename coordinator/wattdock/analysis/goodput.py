@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.joules import ratio
-from wattdock.analysis.performance import since_arrival_s, tpot_s
+from wattdock.analysis.performance import arrivals, since_arrival_s, tpot_s
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ NO_INSTANTS = "the engine does not tell when requests got their first token and 
 class Goodput(Stored):
     """Requests that met every limit of the settings' `slo`; null with the reason where that is unknown.
 
-    All figures are of the headline's part of the passes (`energy.windows.headline`) and of the requests that finished
-    in it; an arrival that was never served is not among them (`performance.arrivals_due`). Joules are *all* joules of
-    that part ÷ what met the limits: energy of requests that missed them, and of waiting, is in.
+    All figures are of the headline's part of the passes (`energy.windows.headline`) and of the requests that arrived
+    in it, as latencies are; an arrival that was never served is not among them (`performance.arrivals_due`). Joules are
+    *all* joules of that part ÷ what met the limits: energy of requests that missed them, and of waiting, is in.
 
     Attributes:
         missed: Requests beyond each limit; one may miss several. An aborted request misses all.
@@ -43,13 +43,10 @@ def goodput(measured: Measured) -> Goodput | None:
     """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked."""
     if (slo := measured.config.slo) is None:
         return None
-    parts = measured.headline
-    requests: list[RequestRecord] = []
-    for run_pass, part in zip(measured.pass_records, parts, strict=True):
-        requests += [request for request in run_pass.requests if part.holds(request.finished_ns)]
+    parts, requests = measured.headline, arrivals(measured)
     seconds = sum(part.duration_s or 0.0 for part in parts)
     if not requests or not seconds:
-        return Goodput(reason="no request ended in the part of the passes that counts")
+        return Goodput(reason="no request arrived in the part of the passes that counts")
     limits_s = slo.limits_s
     if not any(request.finished_ns and (request.first_token_ns or limits_s.keys() == {"e2e"}) for request in requests):
         return Goodput(reason=NO_INSTANTS)

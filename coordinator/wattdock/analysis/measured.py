@@ -16,10 +16,10 @@ from wattdock.metering import Span
 from wattdock.values import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from wattdock.config import ExperimentConfig
-    from wattdock.records import EnvironmentSnapshot, PassRecord, RestartRecord
+    from wattdock.records import EnvironmentSnapshot, PassRecord, RequestRecord, RestartRecord
     from wattdock.values import EnergyBoundary
 
 DIFFERENT_GPUS = "restarts used different GPUs"
@@ -34,6 +34,7 @@ class Measured:
         used: UUIDs of the GPUs that held a part of the model.
         bystanders: UUIDs of the host's other GPUs.
         boundary: What the joules of the GPUs used cover.
+        limit_w: Sum of the power limits of the GPUs used; None where one is unknown.
     """
 
     config: ExperimentConfig
@@ -42,6 +43,7 @@ class Measured:
     bystanders: tuple[str, ...] = ()
     energy: SpanJoules = field(default_factory=SpanJoules)
     boundary: EnergyBoundary = "gpu_boards"
+    limit_w: float | None = None
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class Measured:
             tuple(gpu.uuid for gpu in environment.host_gpus if gpu.uuid not in used),
             SpanJoules(different),
             "module" if "module" in boundaries else "gpu_boards",
+            known_sum(gpu.power_limit_w for gpu in environment.used_gpus),
         )
 
     @cached_property
@@ -99,7 +102,7 @@ class Measured:
         is_last = command or (cut and all(figure.output_tokens for figure in figures["steady_state"]))
         return WindowSummary(
             headline=names[-1] if is_last else "drained",
-            energy_per_output_token_j=per_token,
+            measured_per_output_token_j=per_token,
             passes=list(chain(*figures.values())),
         )
 
@@ -107,6 +110,11 @@ class Measured:
     def headline(self) -> list[WindowFigure]:
         """The window of each pass that headline figures are of, in order."""
         return self.windows.of_headline()
+
+    def requests_with(self, at_ns: Callable[[RequestRecord], int | None]) -> list[RequestRecord]:
+        """Return the requests of all passes with an instant, `at_ns` of each, in the headline's window."""
+        parts = zip(self.pass_records, self.headline, strict=True)
+        return [request for run_pass, part in parts for request in run_pass.requests if part.holds(at_ns(request))]
 
     @property
     def counted_spans(self) -> list[Span]:
@@ -137,7 +145,7 @@ class Measured:
             output_tokens=tokens,
             total_j=joules.total_j,
             timing_j=joules.timing_j,
-            energy_per_output_token_j=ratio(joules.total_j, tokens),
+            measured_per_output_token_j=ratio(joules.total_j, tokens),
             reason=joules.reason,
         )
 

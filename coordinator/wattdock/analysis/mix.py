@@ -55,14 +55,11 @@ def mixes(measured: Measured) -> list[PassMix]:
     for (restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True):
         requests, declared = run_pass.requests, run_pass.declared
         inside = [request for request in requests if figure.holds(request.first_token_ns)]
-        early = [
-            request
-            for request in requests
-            if request.finish_reason == "stop" and (request.output_tokens or 0) < (request.max_output_tokens or 0)
-        ]
+        stopped = [request for request in requests if request.finish_reason == "stop"]
         mean = declared.output_tokens
         limits = [mean if part.index < declared.staggered else part.max_output_tokens or mean for part in inside]
         prompt_tokens = known_sum(request.prompt_tokens for request in inside)
+        cut = 0 if workload.has_rounds or figure.window == "drained" else workload.batch_size
         long_run = declared.prompt_tokens / mean if declared.prompt_tokens and mean else None
         sent = prompt_tokens / figure.output_tokens if prompt_tokens and figure.output_tokens else None
         found.append(
@@ -72,12 +69,10 @@ def mixes(measured: Measured) -> list[PassMix]:
                 answer_tokens=sum(request.output_tokens or 0 for request in inside),
                 declared_answer_tokens=None if mean is None else sum(limit or 0.0 for limit in limits),
                 draw_difference=sent / long_run - 1 if sent and long_run else None,
-                draw_chance=_chance(
-                    inside, 0 if workload.has_rounds or figure.window == "drained" else workload.batch_size
-                ),
+                draw_chance=_chance(inside, cut),
                 mismatches=declared.mismatches,
                 texts=declared.texts,
-                ended_early=len(early),
+                ended_early=sum((part.output_tokens or 0) < (part.max_output_tokens or 0) for part in stopped),
                 aborted=sum(request.finish_reason == "abort" for request in requests),
                 repeated_prompts=run_pass.repeated_prompts,
             )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
 
 from wattdock.values import Stored
+
+# Joules ÷ output tokens as measured: the budget's figure is corrected. Earlier results have the other name.
+AS_MEASURED = Field(validation_alias=AliasChoices("measured_per_output_token_j", "energy_per_output_token_j"))
+MeasuredPerToken = Annotated[float | None, AS_MEASURED]
 
 
 class PassEnergy(Stored):
@@ -12,7 +18,7 @@ class PassEnergy(Stored):
 
     Attributes:
         reason: Why `total_j` is null, where it is.
-        energy_per_output_token_j: Of the headline's window.
+        measured_per_output_token_j: Of the headline's window, not corrected.
         prompt_repeats: How often the pass repeated its list of prompts.
         prompts_reused: An earlier pass of the restart had some of the prompts already.
         host_j: CPU packages and memory in the pass, by domain; never part of `total_j`.
@@ -28,7 +34,7 @@ class PassEnergy(Stored):
     total_j: float | None
     timing_j: float | None
     per_gpu_j: dict[str, float | None]
-    energy_per_output_token_j: float | None
+    measured_per_output_token_j: MeasuredPerToken
     reason: str | None
     prompt_repeats: int
     prompts_reused: bool
@@ -49,7 +55,7 @@ class WindowFigure(Stored):
     output_tokens: int | None = None
     total_j: float | None = None
     timing_j: float | None = None
-    energy_per_output_token_j: float | None = None
+    measured_per_output_token_j: MeasuredPerToken = None
     reason: str | None = None
 
     def holds(self, at_ns: int | None) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattdock.analysis.blocks import draw_of_speed
 from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import is_scheduled
 from wattdock.clock import NS_PER_S
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 MAX_LEFT_OUT = 0.05
 # Largest relative difference between gaps between steps and gaps between requests' tokens, both summed; ITL needs none.
 MAX_GAPS_OFF = 0.05
-
-
 # Quantiles of the tail, each with the fewest values from which it says more than the largest.
 TAIL = ((0.9, 10), (0.95, 20), (0.99, 100))
 
@@ -85,16 +84,18 @@ class Drafts(Stored):
 
 
 class Performance(Stored):
-    """Speed over the measured passes.
+    """Speed over the measured passes; rates and latencies are of the headline's window, `energy.windows.headline`.
 
     Attributes:
-        output_tokens_per_s: Speed of the headline's window, see `energy.windows.headline`; null if unknown.
+        output_tokens_per_s: Null if unknown.
+        draw_of_speed: Its relative standard uncertainty by the list that all restarts send; null where unknown.
+        requests_per_s: Requests whose first token came in the window ÷ its seconds.
+        mean_in_flight: Requests between submission and last token, mean over the window; null if unknown.
         cached_prompt_share: Share of the prompt tokens that a prefix cache served, 0 to 1.
         cacheable_prompt_tokens: What a prefix cache was meant to serve of conversations; null without these.
         output_tokens: Ids that the engine generated: the end-of-sequence id counts, padding after it does not.
-        schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. An
-            engine that keeps up stays near 0; an engine that serves 80 % of the offered rate, one request at a time,
-            ends at 0.2. Null where arrivals follow no schedule.
+        schedule_lag_share: Delay behind the schedule ÷ duration, in the worst pass; see `schedule_lag_share()`. 0.2 of
+            an engine that serves 80 % of the offered rate, one at a time. Null where arrivals follow no schedule.
         arrivals_min: Fewest requests of a pass, where arrivals follow a schedule.
         offered_rate_per_s: Arrivals of an open loop per second, until passes took their last requests.
         arrivals_due: These arrivals, over all passes. Where far fewer were served, the others never entered the engine,
@@ -102,9 +103,9 @@ class Performance(Stored):
         backlog_slope: Growth of the requests' delay in seconds per second, in the worst pass; see `backlog_slope()`. 0
             for an engine that keeps up, 0.25 for an engine that serves 80 % of the offered rate.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
-            arrival where there was one, else from submission.
-        itl: Time between a token and the one before it of the same request, each token after the first counted once;
-            null with the reason in `itl_reason`. See `inter_token_latency()`.
+            arrival where there was one, else from submission, of the requests that arrived in the window.
+        itl: Time between a token of the window and the one before it of the same request, each token after the first
+            counted once; null with the reason in `itl_reason`. See `inter_token_latency()`.
         drafts: Null without speculative decoding.
         serving: Null for an engine in the runner's own processes.
     """
@@ -117,7 +118,9 @@ class Performance(Stored):
     cached_prompt_share: float | None = None
     output_tokens: int
     output_tokens_per_s: float | None
+    draw_of_speed: float | None = 0.0
     requests_per_s: float
+    mean_in_flight: float | None = None
     offered_rate_per_s: float | None = None
     schedule_lag_share: float | None = None
     arrivals_min: int | None = None
@@ -141,41 +144,57 @@ class Performance(Stored):
 
 
 def performance(measured: Measured) -> Performance | None:
-    """Return speed over all passes together, tokens/s in the headline's windows; None without a pass."""
+    """Return speed over all passes together; None without a pass."""
     if not measured.passes:
         return None
     passes, duration_s = measured.pass_records, measured.passes_s
-    requests = [request for run_pass in passes for request in run_pass.requests]
+    arrived = arrivals(measured)
     counted_tokens = known_sum(figure.output_tokens for figure in measured.headline)
     counted_s = known_sum(figure.duration_s for figure in measured.headline)
     prompt_tokens = known_sum(run_pass.prompt_tokens for run_pass in passes)
     cached_tokens = known_sum(run_pass.cached_prompt_tokens for run_pass in passes)
-    due, taken_s = known_sum(run_pass.arrivals_due for run_pass in passes), 0.0
-    for run_pass in passes:
-        last_ns = max((request.submitted_ns for request in run_pass.requests), default=0)
-        taken_s += (last_ns - run_pass.span.start_ns) / NS_PER_S
+    due = known_sum(run_pass.arrivals_due for run_pass in passes)
+    taken_ns = sum(max((r.submitted_ns for r in each.requests), default=0) - each.span.start_ns for each in passes)
     return Performance(
         duration_s=duration_s,
-        requests=len(requests),
+        requests=sum(len(run_pass.requests) for run_pass in passes),
         prompt_tokens=prompt_tokens,
         cached_prompt_tokens=cached_tokens,
         cached_prompt_share=cached_tokens / prompt_tokens if cached_tokens is not None and prompt_tokens else None,
         cacheable_prompt_tokens=known_sum(run_pass.cacheable_tokens for run_pass in passes),
         output_tokens=sum(run_pass.output_tokens for run_pass in passes),
         output_tokens_per_s=ratio(counted_tokens or None, counted_s),
-        requests_per_s=len(requests) / duration_s,
-        offered_rate_per_s=None if due is None or taken_s <= 0 else due / taken_s,
+        draw_of_speed=draw_of_speed(measured),
+        requests_per_s=len(measured.requests_with(lambda each: each.first_token_ns)) / (counted_s or duration_s),
+        mean_in_flight=mean_in_flight(measured),
+        offered_rate_per_s=None if due is None or taken_ns <= 0 else due / taken_ns * NS_PER_S,
         schedule_lag_share=known_max(map(schedule_lag_share, passes)),
         arrivals_min=min((len(run_pass.requests) for run_pass in passes if is_scheduled(run_pass)), default=None),
         arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
-        ttft=quantiles(since_arrival_s(request, request.first_token_ns) for request in requests),
-        tpot=quantiles(map(tpot_s, requests)),
-        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in requests),
-        **inter_token_latency(passes),
+        ttft=quantiles(since_arrival_s(request, request.first_token_ns) for request in arrived),
+        tpot=quantiles(map(tpot_s, arrived)),
+        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in arrived),
+        **inter_token_latency(measured),
         drafts=drafts(passes),
         serving=serving(passes),
     )
+
+
+def arrivals(measured: Measured) -> list[RequestRecord]:
+    """Return the requests that arrived in the headline's window, at its start included and at its end not."""
+    return measured.requests_with(lambda request: arrived_ns(request) + 1)
+
+
+def mean_in_flight(measured: Measured) -> float | None:
+    """Return how many requests were in flight in the headline's window on average; None where not all tell."""
+    in_flight_ns = known_sum(
+        each.finished_ns
+        and max(0, min(each.finished_ns, part.end_ns or 0) - max(each.submitted_ns, part.start_ns or 0))
+        for run_pass, part in zip(measured.pass_records, measured.headline, strict=True)
+        for each in run_pass.requests
+    )
+    return ratio(in_flight_ns or None, sum(part.duration_s or 0.0 for part in measured.headline) * NS_PER_S)
 
 
 def drafts(passes: Sequence[PassRecord]) -> Drafts | None:
@@ -232,11 +251,8 @@ def undrained(passes: Sequence[PassRecord]) -> list[str]:
     problems = []
     for run_pass in passes:
         last_ns = int(run_pass.tokens.at_ns[-1]) if len(run_pass.tokens.at_ns) else run_pass.span.start_ns
-        outside = [
-            request
-            for request in run_pass.requests
-            if request.finished_ns is None or not run_pass.span.start_ns <= request.finished_ns <= run_pass.span.end_ns
-        ]
+        inside_ns = range(run_pass.span.start_ns, run_pass.span.end_ns + 1)
+        outside = [request for request in run_pass.requests if request.finished_ns not in inside_ns]
         aborted = sum(request.finish_reason == "abort" for request in run_pass.requests)
         faults = {
             "tokens came after it": last_ns > run_pass.span.end_ns,
@@ -286,12 +302,14 @@ def backlog_slope(run_pass: PassRecord) -> float | None:
     return max(slopes, default=None)
 
 
+def arrived_ns(request: RequestRecord) -> int:
+    """Return the intended arrival where there was one, else the submission."""
+    return request.submitted_ns if request.intended_ns is None else request.intended_ns
+
+
 def since_arrival_s(request: RequestRecord, instant_ns: int | None) -> float | None:
-    """Return the time to an instant in seconds, from the intended arrival where there was one, else from submission."""
-    if instant_ns is None:
-        return None
-    arrived_ns = request.submitted_ns if request.intended_ns is None else request.intended_ns
-    return (instant_ns - arrived_ns) / NS_PER_S
+    """Return the time from a request's arrival to an instant, s; None without the instant."""
+    return None if instant_ns is None else (instant_ns - arrived_ns(request)) / NS_PER_S
 
 
 def tpot_s(request: RequestRecord) -> float | None:
@@ -302,33 +320,39 @@ def tpot_s(request: RequestRecord) -> float | None:
     return (finished_ns - first_ns) / NS_PER_S / (tokens - 1)
 
 
-def inter_token_latency(passes: Sequence[PassRecord]) -> dict[str, Any]:
-    """Return `itl`, or in `itl_reason` why there is none.
+def inter_token_latency(measured: Measured) -> dict[str, Any]:
+    """Return `itl` of the tokens that came in the headline's window, or in `itl_reason` why there is none.
 
     Where the engine does not tell its steps, or drafts tokens, gaps are those between each request's tokens as the
     runner saw them; tokens of one answer came together.
 
     Else: an engine decodes one token for each running request in each step, so a token's gap is the time
     between the ends of its step and of the step before. Where it lets running requests wait, or works on several
-    batches in turn, these gaps do not add up to the requests' times from the first to the last token, and there is no
-    figure.
+    batches in turn, these gaps do not add up to the requests' times from the first to the last token of whole passes,
+    and there is no figure.
     """
+    passes, edges_ns = measured.pass_records, [(part.start_ns or 0, part.end_ns or 0) for part in measured.headline]
+    parts = list(zip(passes, edges_ns, strict=True))
     if not all(len(each.steps.decoded_tokens) and each.drafted_tokens is None for each in passes):
-        gaps_ns = [request.token_gaps_ns or () for run_pass in passes for request in run_pass.requests]
-        itl = quantiles(np.concatenate(gaps_ns) / NS_PER_S) if any(gaps_ns) else None
-        return {"itl": itl, "itl_reason": None if itl else "the engine does not report its steps"}
+        seen_s = list[float]()
+        for request, edges in ((request, edges) for each, edges in parts for request in each.requests):
+            gaps_ns = np.array(request.token_gaps_ns or (), dtype=np.int64)
+            at_ns = (request.first_token_ns or 0) + np.cumsum(gaps_ns)
+            seen_s += (gaps_ns[slice(*np.searchsorted(at_ns, edges, "right"))] / NS_PER_S).tolist()
+        return {"itl": quantiles(seen_s), "itl_reason": None if seen_s else "the engine does not report its steps"}
     if any(run_pass.has_replicas for run_pass in passes):
         return {"itl_reason": "the steps of several engines overlap"}
     gaps_s = np.concatenate([np.diff(run_pass.steps.end_ns) for run_pass in passes]) / NS_PER_S
     tokens = np.concatenate([run_pass.steps.decoded_tokens[1:] for run_pass in passes])
-    requests = (request for run_pass in passes for request in run_pass.requests)
-    known = [(each.first_token_ns, each.finished_ns) for each in requests if each.first_token_ns and each.finished_ns]
-    waited_s = sum((finished_ns - first_ns) / NS_PER_S for first_ns, finished_ns in known)
+    known = [(each.first_token_ns, each.finished_ns) for run_pass in passes for each in run_pass.requests]
+    waited_s = sum((finished_ns - first_ns) / NS_PER_S for first_ns, finished_ns in known if first_ns and finished_ns)
     if not tokens.any() or not waited_s:
         return {"itl_reason": "no token was decoded after a first one"}
     if abs(off := float(gaps_s @ tokens) / waited_s - 1) > MAX_GAPS_OFF:
         return {"itl_reason": f"gaps between steps differ from those between a request's tokens by {off:+.0%} in all"}
-    return {"itl": quantiles(gaps_s[tokens > 0], tokens[tokens > 0])}
+    inside = [(each.steps.end_ns[1:] > start) & (each.steps.end_ns[1:] <= end) for each, (start, end) in parts]
+    counted = tokens * np.concatenate(inside)
+    return {"itl": quantiles(gaps_s[counted > 0], counted[counted > 0])}
 
 
 def quantiles(values: Iterable[float | None], counts: NDArray[np.int64] | None = None) -> Quantiles | None:
@@ -344,12 +368,5 @@ def quantiles(values: Iterable[float | None], counts: NDArray[np.int64] | None =
     p50, *tail = (float(value) for value in np.quantile(array, [0.5, *(share for share, _ in TAIL)], **how))
     count = int(array.size if counts is None else counts.sum())
     p90, p95, p99 = (value if count >= least else None for value, (_, least) in zip(tail, TAIL, strict=True))
-    return Quantiles(
-        count=count,
-        mean_s=float(np.average(array, weights=counts)),
-        p50_s=p50,
-        p90_s=p90,
-        p95_s=p95,
-        p99_s=p99,
-        max_s=float(array.max()),
-    )
+    mean_s = float(np.average(array, weights=counts))
+    return Quantiles(count=count, mean_s=mean_s, p50_s=p50, p90_s=p90, p95_s=p95, p99_s=p99, max_s=float(array.max()))

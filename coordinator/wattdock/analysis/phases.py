@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import AliasChoices, Field
 
 from wattdock.analysis.joules import ratio
 from wattdock.analysis.occupancy import Instants, NoWindowError, tokens_in
@@ -19,7 +21,7 @@ from wattdock.values import Stored, known_sum
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from wattdock.analysis.measured import Measured
     from wattdock.records import PassRecord, RestartRecord
@@ -27,8 +29,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Nanoseconds = NDArray[np.int64]
 
-# Lag of energy behind the work, fitted: its assumed scatter, its bound, and the steps of search and slope.
-LAG_STD_S, MAX_LAG_S, LAG_GRID_S, LAG_STEP_S = 0.005, 0.02, 0.004, 0.001
+# Lag of energy behind the work, fitted: its assumed scatter, the values tried first, and the step of its slope.
+LAG_STD_S, LAGS_S, LAG_STEP_S = 0.005, np.arange(-5, 6) * 0.004, 0.001
+# Time constants from which the search for a board's response starts, from that of an H200 to that of a sensor's mean of
+# a second, and delays ÷ time constant of eight equal parts of what an exponential response spreads.
+RESPONSES_S, RESPONSE_DELAYS = (0.01, 0.03, 0.1, 0.3), -np.log(1 - (np.arange(8) + 0.5) / 8)
+# Least half of the 95 % interval ÷ the change by the response that fits best: simulated biases are up to 1.2 changes.
+RESPONSE95 = 2
 # Length, in usual bins, beyond which a bin bridges a gap in the readings and does not count.
 GAP_BINS = 3
 # Blocks of the bootstrap: errors of neighbouring bins go together, those of seconds do not.
@@ -65,7 +72,10 @@ class Phases(Stored):
     prefill_s: float | None = None
     decode_s: float | None = None
     prefill_j_per_prompt_token: float | None = None
-    decode_j_per_output_token: float | None = None
+    # Earlier results have the other name.
+    decode_j_per_decoded_token: float | None = Field(
+        None, validation_alias=AliasChoices("decode_j_per_decoded_token", "decode_j_per_output_token")
+    )
     decode_tokens_in_prefill: float | None = None
     reason: str | None = None
 
@@ -96,16 +106,16 @@ class Work:
         done = np.cumsum(rates[:-1] * np.diff(at_ns)[:, None], axis=0)
         return at_ns, np.concatenate((np.zeros((1, rates.shape[1])), done))
 
-    def between(self, edges_ns: Nanoseconds, lag_s: float) -> Floats:
+    def between(self, edges_ns: Nanoseconds, delays_s: Floats) -> Floats:
         """Return seconds without work and each kind's amount between neighbouring edges, shape (edges − 1, 1 + k).
 
         Args:
             edges_ns: Edges of the bins of energy, ascending.
-            lag_s: By how much energy trails the work.
+            delays_s: By how much equal parts of the energy trail the work.
         """
         at_ns, done = self._course
-        shifted_ns = edges_ns - round(lag_s * NS_PER_S)
-        inside = np.diff(np.column_stack([np.interp(shifted_ns, at_ns, kind) for kind in done.T]), axis=0)
+        shifted_ns = edges_ns - np.rint(delays_s * NS_PER_S).astype(np.int64)[:, None]
+        inside = np.diff([np.interp(shifted_ns, at_ns, kind).mean(axis=0) for kind in done.T]).T
         # Rounded, so that no wait is exactly 0.
         inside[:, 0] = np.round(np.diff(edges_ns) / NS_PER_S - inside[:, 0], 8)
         return inside
@@ -118,7 +128,7 @@ class Bins:
     edges_ns: Nanoseconds
     energy_j: Floats
 
-    @property
+    @cached_property
     def usual(self) -> Floats:
         """Whether each bin counts, 1 or 0: one that bridges a gap in the meter's readings does not."""
         lengths_ns = np.diff(self.edges_ns)
@@ -143,14 +153,16 @@ class Costs:
     """Joules per unit of each kind of work over all GPUs, "idle" in watts first; NaN for work of which there was none.
 
     Attributes:
-        values, low, high: Least squares, and its 95 % interval; shape (1 + k,).
+        values, low, high: Least squares, and its 95 % interval; shape (1 + k,), as `response`.
         bin_s: Length of most bins.
+        response: Share by which each changes if power also follows the work exponentially, as fits best.
     """
 
     values: Floats
     low: Floats
     high: Floats
     bin_s: float
+    response: Floats
 
 
 class NoCostsError(Exception):
@@ -186,7 +198,7 @@ def costs(passes: Sequence[MeteredWork]) -> Costs:
     """
     if (blocks := sum(part.blocks for part in passes)) < MIN_BLOCKS:
         raise NoCostsError(f"passes last {blocks * BLOCK_S:.0f} s together, {MIN_BLOCKS * BLOCK_S:.0f} s are needed")
-    lag_s, energy_j = _lag_s(passes), _energy_j(passes)
+    (lag_s, response), energy_j = _lag_and_response(passes), _energy_j(passes)
     work, later, earlier = (_stacked(passes, lag_s + by_s) for by_s in (0, LAG_STEP_S, -LAG_STEP_S))
     kept = work.any(axis=0)
     size = np.sqrt((work[:, kept] ** 2).sum(axis=0))
@@ -200,37 +212,44 @@ def costs(passes: Sequence[MeteredWork]) -> Costs:
     around = (np.percentile(others, INTERVAL95, axis=0) - solved) * (1 + FEW_BLOCKS / (len(sums) - 1))
     figures = np.full((3, work.shape[1]), np.nan)
     figures[:, kept] = np.vstack((solved, np.maximum(solved + around, 0))) / size * len(passes[0].gpus)
-    values, low, high = figures
-    return Costs(values, low, high, float(np.median(np.diff(passes[0].gpus[0].edges_ns))) / NS_PER_S)
+    bin_s = float(np.median(np.diff(passes[0].gpus[0].edges_ns))) / NS_PER_S
+    return Costs(figures[0], figures[1], figures[2], bin_s, response)
 
 
-def _stacked(passes: Sequence[MeteredWork], lag_s: float) -> Floats:
+def _stacked(passes: Sequence[MeteredWork], lag_s: float, response_s: float = 0.0) -> Floats:
+    delays_s = lag_s + response_s * (RESPONSE_DELAYS if response_s else np.zeros(1))
     bins = ((part.work, gpu) for part in passes for gpu in part.gpus)
-    return np.concatenate([work.between(gpu.edges_ns, lag_s) * gpu.usual[:, None] for work, gpu in bins])
+    return np.concatenate([work.between(gpu.edges_ns, delays_s) * gpu.usual[:, None] for work, gpu in bins])
 
 
 def _energy_j(passes: Sequence[MeteredWork]) -> Floats:
     return np.concatenate([gpu.energy_j * gpu.usual for part in passes for gpu in part.gpus])
 
 
-def _lag_s(passes: Sequence[MeteredWork]) -> float:
-    """Return the likeliest lag: least squares, with what is assumed of the lag beforehand."""
-    from scipy.optimize import minimize_scalar
+def _fit(passes: Sequence[MeteredWork], lag_s: float, response_s: float = 0.0) -> tuple[float, Floats]:
+    """Return the misfit of least squares, with what is assumed of the lag beforehand, and the costs on one GPU."""
+    work, energy_j = _stacked(passes, lag_s, response_s), _energy_j(passes)
+    size = np.sqrt((work**2).sum(axis=0) + np.finfo(float).tiny)
+    scaled_j = np.linalg.lstsq(work / size, energy_j, rcond=None)[0]
+    mean_j2 = np.mean((work / size @ scaled_j - energy_j) ** 2) + np.finfo(float).tiny
+    return float(len(energy_j) * np.log(mean_j2) + (lag_s / LAG_STD_S) ** 2), scaled_j / size
 
-    energy_j = _energy_j(passes)
 
-    def misfit(lag_s: float) -> float:
-        work = _stacked(passes, lag_s)
-        work = work / np.sqrt((work**2).sum(axis=0) + np.finfo(float).tiny)
-        fitted = work @ np.linalg.lstsq(work, energy_j, rcond=None)[0]
-        return float(
-            len(energy_j) * np.log(np.mean((fitted - energy_j) ** 2) + np.finfo(float).tiny) + (lag_s / LAG_STD_S) ** 2
-        )
+def _lag_and_response(passes: Sequence[MeteredWork]) -> tuple[float, Floats]:
+    """Return the likeliest lag, and by which share each cost changes if power also follows the work exponentially."""
+    from scipy.optimize import minimize, minimize_scalar
 
-    grid_s = np.arange(-MAX_LAG_S, MAX_LAG_S + LAG_GRID_S / 2, LAG_GRID_S)
-    middle_s = float(grid_s[np.argmin([misfit(lag_s) for lag_s in grid_s])])
-    around_s = (middle_s - LAG_GRID_S, middle_s + LAG_GRID_S)
-    return float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
+    def misfit(point_s: ArrayLike) -> float:
+        return _fit(passes, *np.atleast_1d(point_s))[0]
+
+    around_s = min(LAGS_S, key=misfit) + LAGS_S[[4, 6]]
+    lag_s = float(minimize_scalar(misfit, bounds=around_s, method="bounded", options={"xatol": 1e-4}).x)
+    start_s = min(product(LAGS_S[::2], RESPONSES_S), key=misfit)
+    simplex_s = start_s + np.array([(0, 0), (LAG_STEP_S, 0), (0, 0.4 * start_s[1])])
+    options = {"initial_simplex": simplex_s, "xatol": 5e-4, "fatol": 0.5}
+    found = minimize(misfit, start_s, method="Nelder-Mead", bounds=(LAGS_S[[0, -1]], (0, 1)), options=options)
+    plain, best = (_fit(passes, *point_s)[1] for point_s in ((lag_s,), min((lag_s,), found.x, key=misfit)))
+    return lag_s, np.abs((best - plain) / np.where(plain, plain, 1.0))
 
 
 def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
@@ -248,11 +267,7 @@ def _block_sums(passes: Sequence[MeteredWork], rows: Floats) -> Floats:
 
 
 def _solved(sums: Floats, residual_j2: float) -> list[Floats]:
-    """Return the non-negative least squares of the work, over any of the lag's slope, from sums of products.
-
-    Args:
-        sums: Sums of each draw, shape (draws, columns, columns): work, the lag's slope, energy.
-    """
+    """Return each draw's least squares, from sums of products: work, the lag's slope, energy."""
     from scipy.optimize import nnls
 
     free = sums[:, -2:-1, -2:-1] + residual_j2 / LAG_STD_S**2
@@ -289,24 +304,20 @@ def phases(measured: Measured) -> Phases:
     times = {"prefill_s": prefill_s, "decode_s": decode_s, "decode_tokens_in_prefill": mixed}
     try:
         if mixed > MAX_MIXED_SHARE:
-            raise NoCostsError(
-                f"{mixed:.1%} of decode's tokens came while prompts were computed (limit {MAX_MIXED_SHARE:.0%})"
-            )
-        metered = [metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes]
-        fitted = costs(metered)
+            raise NoCostsError(f"{mixed:.1%} of decode's tokens came during prefills (limit {MAX_MIXED_SHARE:.0%})")
+        fitted = costs([metered_work(measured, restart, run_pass, _work(part)) for restart, run_pass, part in passes])
         prefill_j, prefill_ci95_j = _phase_joules(fitted, 1, prefill_s, len(rounds))
         decode_j, decode_ci95_j = _phase_joules(fitted, 2, decode_s, len(rounds))
     except NoCostsError as error:
         return Phases(**times, reason=str(error))
-    prompt_tokens = known_sum(run_pass.prompt_tokens for _, run_pass, _ in passes)
     return Phases(
         **times,
         prefill_j=prefill_j,
         decode_j=decode_j,
         prefill_ci95_j=prefill_ci95_j,
         decode_ci95_j=decode_ci95_j,
-        prefill_j_per_prompt_token=ratio(prefill_j, prompt_tokens),
-        decode_j_per_output_token=ratio(decode_j, decode_tokens),
+        prefill_j_per_prompt_token=ratio(prefill_j, known_sum(run_pass.prompt_tokens for _, run_pass, _ in passes)),
+        decode_j_per_decoded_token=ratio(decode_j, decode_tokens),
     )
 
 
@@ -324,10 +335,13 @@ def _phase_joules(fitted: Costs, phase: int, duration_s: float, rounds: int) -> 
         raise NoCostsError(f"{PHASES[phase]}: none was reported")
     value_j, low_j, high_j = (float(ends[phase]) * duration_s for ends in (fitted.values, fitted.low, fitted.high))
     edges_j = EDGE95 * fitted.bin_s * rounds * float(fitted.values[phase])
-    interval = Interval(max(value_j - hypot(value_j - low_j, edges_j), 0.0), value_j + hypot(high_j - value_j, edges_j))
-    if max(value_j - interval.low, interval.high - value_j) > MAX_RELATIVE_HALF * value_j:
-        ends = f"between {interval.low:.0f} and {interval.high:.0f} J"
-        raise NoCostsError(f"{PHASES[phase]} is {value_j:.0f} J, 95 % {ends} (limit ± {MAX_RELATIVE_HALF:.0%})")
+    response_j = RESPONSE95 * float(fitted.response[phase]) * value_j
+    below_j, above_j = (max(hypot(part_j, edges_j), response_j) for part_j in (value_j - low_j, high_j - value_j))
+    interval = Interval(max(value_j - below_j, 0.0), value_j + above_j)
+    if max(below_j, above_j) > MAX_RELATIVE_HALF * value_j:
+        late = "; power trails the work by more than a lag" if response_j > MAX_RELATIVE_HALF * value_j else ""
+        ends = f"between {interval.low:.0f} and {interval.high:.0f} J (limit ± {MAX_RELATIVE_HALF:.0%}){late}"
+        raise NoCostsError(f"{PHASES[phase]} is {value_j:.0f} J, 95 % {ends}")
     return value_j, interval
 
 

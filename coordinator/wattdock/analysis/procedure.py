@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -24,9 +25,13 @@ class Procedure(Stored):
         token_disagreements: Passes whose token counts contradict each other.
         undrained: Passes that ended before all their work was done.
         mix: Work that was sent, against what was declared.
+        prompt_tokens, limit_tokens: Mean of a prompt, and of an answer at most, as settings or a file declare them, of
+            answers else the mean of the limits sent; null where unknown, and in older results.
     """
 
     mix: list[PassMix] = Field(default_factory=list)
+    prompt_tokens: float | None = None
+    limit_tokens: float | None = None
     runners_per_restart: int = 0
     token_disagreements: list[str] = Field(default_factory=list)
     undrained: list[str] = Field(default_factory=list)
@@ -55,8 +60,13 @@ class Procedure(Stored):
 def procedure(measured: Measured) -> Procedure:
     """Return the evidence from every restart."""
     runners = Counter(restart.restart for restart in measured.restarts if restart.passes)
+    whole = ((each, run.declared.staggered) for run in measured.pass_records for each in run.requests)
+    sent = all_known(request.max_output_tokens for request, staggered in whole if request.index >= staggered)
+    declared = next((run.declared for run in measured.pass_records), None)
     return Procedure(
         mix=mixes(measured),
+        prompt_tokens=declared and declared.prompt_tokens,
+        limit_tokens=(declared and declared.output_tokens) or (fmean(sent) if sent else None),
         runners_per_restart=max(runners.values(), default=0),
         token_disagreements=token_disagreements(measured.pass_records),
         undrained=undrained(measured.pass_records),

@@ -1,14 +1,13 @@
 """How well a model answered, and what its right answers cost: scores, J per item and J per correct answer. Pure.
 
-An item's joules are its share of its pass's, by output tokens. Both items and restarts are samples: the interval is of
-other items of the kind and of other restarts.
+Joules are those of a task's passes. Both items and restarts are samples: the interval is of other items of the kind and
+of other restarts; for it alone, an item's joules are its share of its pass's, by output tokens, whatever its prompt.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import isnan, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.measured import Measured
     from wattdock.quality import Score
-    from wattdock.records import Evaluation, PassRecord, RequestRecord, RestartRecord
+    from wattdock.records import Evaluation, PassRecord, RestartRecord
 
     Floats = NDArray[np.float64]
 
@@ -44,7 +43,7 @@ class AnswerFigures(Stored):
         score: Mean, from 0 to 1.
         score_error: Standard error of the score, over items and restarts; above 0 also where all are right.
         thought_tokens: Output tokens up to the end of the thoughts; null where that cannot be told.
-        energy_j: Of the passes in which they were answered; null with the reason.
+        energy_j: Of the passes in which they were answered; null with the reason, as of a category.
         energy_per_correct_j: The same ÷ the sum of the scores.
         interval: 95 % interval of joules per correct answer.
         asked: Answers over all restarts; null, as the next two, in results that were made before it was counted.
@@ -111,7 +110,7 @@ class Quality(Stored):
 
     Attributes:
         overall: All tasks together; null where none has a score.
-        categories: Parts of tasks.
+        categories: Parts of tasks; of older results with joules by share of output tokens, whatever prompts cost.
         failures: Why a task has no score, or not of every restart.
     """
 
@@ -165,9 +164,10 @@ class _Items:
         return self.table[:, :, 0]
 
     def where(self, category: str) -> _Items:
-        """Return the items of one category."""
-        chosen = [at for at, name in enumerate(self.categories) if name == category]
-        return replace(self, table=self.table[:, chosen])
+        """Return the items of one category, without joules."""
+        table = self.table[:, [at for at, name in enumerate(self.categories) if name == category]]
+        table[:, :, 1] = np.nan
+        return replace(self, table=table, reason="joules are known of a task's passes, with all its categories")
 
     def figures(self, name: str) -> dict[str, Any]:
         """Return the fields of `AnswerFigures`."""
@@ -268,11 +268,20 @@ def quality(measured: Measured) -> Quality | None:
             failures.append(f"{task}: not asked in restart {numbers}, whose runner ended before")
         if found:
             items = _items(measured, found)
-            tasks.append(_task(items, found))
+            first, passes = found[0][1], _numbered(found[0][1])
+            figures = TaskFigures(
+                **items.figures(task),
+                version=first.version,
+                few_shot=first.few_shot,
+                rendered_sha256=next((run_pass.rendered_sha256 for run_pass in first.passes), None),
+                numbers=[score.item for score in first.scores],
+                scores=items.scores.mean(axis=0).tolist(),
+                answers=[_hash(passes, score) for score in first.scores],
+            )
+            tasks.append(figures)
             of_task = dict.fromkeys(items.categories)
-            categories += [
-                AnswerFigures(**items.where(name).figures(f"{task}: {name}")) for name in of_task if len(of_task) > 1
-            ]
+            parts = of_task if len(of_task) > 1 else ()
+            categories += [AnswerFigures(**items.where(name).figures(f"{task}: {name}")) for name in parts]
             every.append(items)
     return Quality(overall=_overall(every), tasks=tasks, categories=categories, failures=failures)
 
@@ -287,45 +296,33 @@ def _overall(every: Sequence[_Items]) -> AnswerFigures | None:
     """Return the figures of all tasks that were asked equally often."""
     if not every or len({len(items.scores) for items in every}) > 1:
         return None
-    names = tuple(chain.from_iterable(items.categories for items in every))
     reason = next(filter(None, (items.reason for items in every)), None)
     table = np.concatenate([items.table for items in every], axis=1)
-    return AnswerFigures(**_Items(names, table, max(items.timing for items in every), reason).figures("all"))
-
-
-def _task(items: _Items, found: Sequence[tuple[RestartRecord, Evaluation]]) -> TaskFigures:
-    first = found[0][1]
-    passes = _numbered(first)
-    return TaskFigures(
-        **items.figures(first.task),
-        version=first.version,
-        few_shot=first.few_shot,
-        rendered_sha256=next((run_pass.rendered_sha256 for run_pass in first.passes), None),
-        numbers=[score.item for score in first.scores],
-        scores=items.scores.mean(axis=0).tolist(),
-        answers=[_hash(passes, score) for score in first.scores],
-    )
+    return AnswerFigures(**_Items((), table, max(items.timing for items in every), reason).figures("all"))
 
 
 def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]) -> _Items:
     """Return the items of one task with their joules."""
     rows, joules, spec = list[list[tuple[float, ...]]](), list[Joules](), measured.config.quality
     assert spec
+    most = spec.max_output_tokens
     for restart, evaluation in found:
         passes, rates = _numbered(evaluation), dict[int, float]()
         for number, run_pass in passes.items():
             part = measured.energy_of(restart, run_pass.span)
             joules.append(part)
-            pass_tokens = sum(map(_share, run_pass.requests))
+            pass_tokens = sum(request.output_tokens or 1 for request in run_pass.requests)
             # Joules per output token; an answer of no token counts as one.
             rates[number] = np.nan if part.total_j is None or run_pass.lease_fault else part.total_j / pass_tokens
         row = list[tuple[float, ...]]()
         for score in evaluation.scores:
             requests = [(rates[number], passes[number].requests[at]) for number, at in score.requests]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
-            energy_j = sum(rate * _share(request) for rate, request in requests)
+            energy_j = sum(rate * (request.output_tokens or 1) for rate, request in requests)
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
-            cut = any(_is_cut(request, spec.max_output_tokens) for _, request in requests)
+            # A task's own shorter limit cuts nothing. Given texts have no limit, and no reason why they ended.
+            limits = [request.max_output_tokens or most for _, request in requests if request.finish_reason == "length"]
+            cut = max(limits, default=0) >= most
             row.append((score.score, energy_j, tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
@@ -336,19 +333,6 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
         timing=total.timing_j / total.total_j if total.timing_j and total.total_j else 0.0,
         reason=next((reason for reason in (total.reason, *faults) if reason), None),
     )
-
-
-def _is_cut(request: RequestRecord, limit: int) -> bool:
-    """Whether the questions' limit of tokens ended an answer; a shorter one of the task is a part of the task.
-
-    Probabilities of given texts have no limit, and so no reason why they ended.
-    """
-    told = limit if request.max_output_tokens is None else request.max_output_tokens
-    return request.finish_reason == "length" and told >= limit
-
-
-def _share(request: RequestRecord) -> int:
-    return max(request.output_tokens or 0, 1)
 
 
 def _numbered(evaluation: Evaluation) -> dict[int, PassRecord]:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from wattdock.analysis.blocks import measured_budget
 from wattdock.analysis.budget import Budget
 from wattdock.analysis.compute import Compute, compute
-from wattdock.analysis.conditions import ABSENT, differing, everything, required_conditions, settings
+from wattdock.analysis.conditions import ABSENT, differing, everything, required_conditions
 from wattdock.analysis.energy import (
     BOUNDARY_STATEMENTS,
     NET_MEANING,
@@ -33,6 +33,7 @@ from wattdock.analysis.statistics import ENERGY, RATIOS, SPEED, Figure, Restarts
 from wattdock.analysis.verdict import Audit
 from wattdock.analysis.work import Work, work
 from wattdock.config import ExperimentConfig
+from wattdock.inputs import PromptSet
 from wattdock.metering import Span
 from wattdock.records import EnvironmentSnapshot, Failure, RestartRecord, snapshot
 from wattdock.values import Stored
@@ -131,6 +132,16 @@ class ExperimentResult(Stored):
         covered = {"energy boundary": "module"} if self.energy and self.energy.energy_boundary == "module" else {}
         return everything(self.config, self.environment) | covered
 
+    @property
+    def request_tokens(self) -> tuple[float | None, float | None]:
+        """Mean tokens of a prompt, and of an answer at most, as settings or a file say; None where that is unknown."""
+        if self.procedure and self.procedure.limit_tokens:
+            return self.procedure.prompt_tokens, self.procedure.limit_tokens
+        if self.config.prompts.file:
+            return None, None
+        prompts, answers = PromptSet.lengths(self.config)
+        return prompts and prompts.mean, answers.mean
+
     def restarts(self, quantity: str) -> Restarts:
         """Return the restarts, in order; none where a pass lacks the quantity, or a restart has no output token.
 
@@ -150,6 +161,19 @@ class ExperimentResult(Stored):
             return of_groups
         return Restarts(tuple(map(mul, self.budget.per_restart, of_groups.bottoms)), of_groups.bottoms)
 
+    def other_questions(self, other: ExperimentResult) -> tuple[str, ...]:
+        """Return the names of the tasks that asked both otherwise; with equal settings also as they were rendered."""
+        both = (self, other)
+        models = [(r.config.backend, r.config.quality, r.environment and r.environment.model.revision) for r in both]
+        first, second = (
+            {
+                task.name: (task.version, task.few_shot, models[0] == models[1] and task.rendered_sha256)
+                for task in (result.quality.tasks if result.quality else ())
+            }
+            for result in both
+        )
+        return tuple(name for name in first if second.get(name, first[name]) != first[name])
+
     @property
     def energy_figure(self) -> Figure | None:
         """Joules per output token of the declared work, corrected and with its interval; None without energy."""
@@ -158,28 +182,9 @@ class ExperimentResult(Stored):
     @property
     def speed_figure(self) -> Figure | None:
         """Output tokens per second; None where nothing was measured."""
-        per_s = self.performance and self.performance.output_tokens_per_s
-        return Figure(per_s, self.restarts(SPEED).interval) if per_s else None
-
-    @staticmethod
-    def labels(results: Sequence[ExperimentResult]) -> list[str]:
-        """Return a short label for each result, all different.
-
-        A result's label is its name, without a name its backend, model and load. To results of one name, the
-        settings in which they differ are added; results that differ in no setting get their start and a number.
-        """
-        texts = [result.config.label for result in results]
-        for name, positions in _positions(texts).items():
-            by_position = {position: settings(results[position].config) for position in positions}
-            varying = differing(list(by_position.values()))
-            for position, values in by_position.items():
-                values_text = [f"{key.rpartition('.')[2]}={values[key]}" for key in varying if key in values]
-                texts[position] = " ".join([name, *values_text])
-        for label, positions in _positions(texts).items():
-            if len(positions) > 1:
-                for number, position in enumerate(positions, 1):
-                    texts[position] = f"{label} ({results[position].started_utc[:19]}, {number})"
-        return texts
+        if not (done := self.performance) or not done.output_tokens_per_s:
+            return None
+        return Figure(done.output_tokens_per_s, self.restarts(SPEED).interval_beside(done.draw_of_speed))
 
     @classmethod
     def bare(
@@ -282,11 +287,3 @@ def _changes(restarts: Sequence[RestartRecord]) -> list[snapshot.ConditionChange
                 with_value.append(restart.restart)
         changes.append(snapshot.ConditionChange(name=name, restarts=numbers))
     return changes
-
-
-def _positions(texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return where each text stands."""
-    positions: dict[str, list[int]] = {}
-    for position, text in enumerate(texts):
-        positions.setdefault(text, []).append(position)
-    return positions

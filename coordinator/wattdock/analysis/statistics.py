@@ -9,7 +9,9 @@ from operator import add, mul
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+from wattdock.analysis.joules import NORMAL95
 from wattdock.config import ExperimentConfig
+from wattdock.text import SIGNIFICANT, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,8 +49,9 @@ class Interval(NamedTuple):
         return cls(value * exp(-half), value * exp(half))
 
     def __format__(self, form: str) -> str:
-        """Return "[0.0521, 0.0539]", both ends in this format."""
-        return f"[{self.low:{form}}, {self.high:{form}}]"
+        """Return "[0.0521, 0.0539]", both ends in this format, or with four significant digits."""
+        low, high = (significant(end, form or SIGNIFICANT) for end in self)
+        return f"[{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,13 @@ class Restarts:
     @property
     def interval(self) -> Interval | None:
         """The 95 % interval of `value` (Student's t, n−1, on the logarithm); None with under `LEAST_RESTARTS`."""
-        if len(self) < LEAST_RESTARTS:
+        return self.interval_beside(0.0)
+
+    def interval_beside(self, known: float | None) -> Interval | None:
+        """Return the interval with a relative standard uncertainty that restarts do not show; None where unknown."""
+        if len(self) < LEAST_RESTARTS or known is None:
             return None
-        return Interval.around(self.value, t_factor(len(self) - 1) * self.relative_error)
+        return Interval.around(self.value, hypot(t_factor(len(self) - 1) * self.relative_error, NORMAL95 * known))
 
     def figure(self) -> Figure:
         """Return the figure with its interval."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from wattdock.text import singular
+from wattdock.text import significant, singular
 from wattdock.values import Stored
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def _summary(reasons: Sequence[Reason], warned: Sequence[str], budget: Budget | 
     """Return the verdict in one line; of what is publishable, with the checks that a reader must know of."""
     interval = f"± {budget.expanded * 100:.2f} %" if budget and budget.expanded is not None else "without an interval"
     figure = (
-        f"{budget.energy_per_unit_j:.4g} J/{singular(budget.unit)} {interval}" if budget else f"no J/{singular(unit)}"
+        f"{significant(budget.energy_per_unit_j)} J/{singular(budget.unit)} {interval}"
+        if budget
+        else f"no J/{singular(unit)}"
     )
     if not reasons:
         return f"publishable: {figure}{'; with a warning: ' * bool(warned)}{', '.join(warned)}"

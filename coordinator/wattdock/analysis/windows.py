@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from wattdock.analysis.occupancy import Instants, NoWindowError, balanced, is_scheduled, step_ends
-from wattdock.analysis.pass_energy import WindowFigure
+from wattdock.analysis.pass_energy import AS_MEASURED, WindowFigure
 from wattdock.clock import NS_PER_S
 from wattdock.values import Stored
 
@@ -31,11 +31,11 @@ class WindowSummary(Stored):
         headline: The definition of a result's headline figures, J/token, tokens/s and power: `steady_state` where
             requests overlap and every pass has one, else `drained`. Of a command: `marked` where spans were named that
             count, whether every run has them or not, else `drained`, the whole run.
-        energy_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
+        measured_per_output_token_j: Sum of joules ÷ sum of tokens, over all passes.
     """
 
     headline: WindowName
-    energy_per_output_token_j: dict[str, float | None]
+    measured_per_output_token_j: Annotated[dict[str, float | None], AS_MEASURED]
     passes: list[WindowFigure]
 
     def of_headline(self) -> list[WindowFigure]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import hypot, log
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import Field
 
 from wattdock.analysis.joules import NORMAL95, Joules
@@ -32,6 +32,8 @@ class MarkedEnergy(Stored):
         count: How many in all restarts; of processes at work together, those of one.
         duration_s: Time in which any process was inside one.
         share: That time, of the time of all runs.
+        share_within: Share of the time in spans that count, `work.within`, in which any process was inside one; null
+            without these, where either are in more places than are told apart, and in older results.
         total_j: Energy of the GPUs used in that time; null with the reason.
         per_gpu_j: The same by UUID.
         energy_per_span_j: Joules ÷ count.
@@ -42,6 +44,7 @@ class MarkedEnergy(Stored):
     count: int
     duration_s: float
     share: float
+    share_within: float | None = None
     total_j: float | None = None
     timing_j: float | None = None
     per_gpu_j: dict[str, float | None] = Field(default_factory=dict)
@@ -109,7 +112,7 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
     found = [(restart, part) for restart, run_pass in measured.passes for part in run_pass.marked if part.name == name]
     seconds = sum(end_ns - start_ns for _, part in found for start_ns, end_ns in part.spans) / NS_PER_S
     facts = {"name": name, "count": sum(part.count for _, part in found), "duration_s": seconds}
-    facts["share"] = seconds / measured.passes_s
+    facts |= {"share": seconds / measured.passes_s, "share_within": _share_within(measured, name)}
     if not all(part.spans for _, part in found):
         return MarkedEnergy(**facts, reason=TOO_MANY)
     by_restart = []
@@ -125,15 +128,26 @@ def _marked(measured: Measured, name: str) -> MarkedEnergy:
     total_j, hidden_j = total.total_j or 0.0, NORMAL95 * (total.timing_j or 0.0)
     if hidden_j > MOST_HIDDEN * total_j:
         return MarkedEnergy(**facts, reason=TOO_SHORT)
-    interval = restarts.interval if all(restarts.bottoms) else None
-    if interval and total_j:
-        half = hypot(log(interval.high / restarts.value), hidden_j / total_j)
-        interval = Interval.around(restarts.value, half)
+    known = (total.timing_j or 0.0) / total_j if total_j else 0.0
     return MarkedEnergy(
         **facts,
         total_j=total_j,
         timing_j=total.timing_j,
         per_gpu_j=total.per_gpu_j,
         energy_per_span_j=restarts.value if all(restarts.bottoms) else None,
-        interval_j=interval,
+        interval_j=restarts.interval_beside(known) if all(restarts.bottoms) else None,
     )
+
+
+def _share_within(measured: Measured, name: str) -> float | None:
+    """Return the share of the time in spans that count in which spans of a name were; None where that is unknown."""
+    within, both_ns, all_ns = measured.config.command and measured.config.command.work.within, 0.0, 0
+    for run_pass in measured.pass_records:
+        spans = {part.name: np.array(part.spans) for part in run_pass.marked}
+        counted, inside = spans.get(within or ""), spans.get(name, np.zeros((1, 2)))
+        if counted is None or not len(counted) or not len(inside):
+            return None
+        edges, lengths = inside.ravel(), np.diff(inside, prepend=inside[:, :1])
+        before_ns = np.interp(counted - edges[0], edges - edges[0], np.cumsum(lengths))
+        both_ns, all_ns = both_ns + np.diff(before_ns).sum(), all_ns + np.diff(counted).sum()
+    return float(both_ns / all_ns) if all_ns else None

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 CHECKLISTS = (work.CHECKS, gpus.CHECKS, alone.CHECKS, known.CHECKS, repeatable.CHECKS)
 
 
-def audit(result: ExperimentResult) -> Audit:
-    """Return every check on a result of `analyse`, and the verdict."""
-    inputs = AuditInput(result)
+def audit(result: ExperimentResult, restarts: Sequence[RestartRecord] = ()) -> Audit:
+    """Return every check on a result of `analyse` of these restarts, and the verdict."""
+    inputs = AuditInput(result, restarts)
     return Audit.of(
         [check for checklist in CHECKLISTS for check in checklist.run(inputs)], result.budget, result.config.unit
     )
@@ -33,4 +33,4 @@ def audited(config: ExperimentConfig, restarts: Sequence[RestartRecord]) -> Expe
         ValueError: No restart recorded its environment.
     """
     result = analyse(config, restarts)
-    return result.model_copy(update={"audit": audit(result)})
+    return result.model_copy(update={"audit": audit(result, restarts)})

@@ -8,10 +8,11 @@ from wattdock.analysis import Check
 from wattdock.errors import WattdockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Unpack
 
     from wattdock.analysis import ExperimentResult, Question
+    from wattdock.records import RestartRecord
 
 Status = Literal["pass", "info", "warn", "fail", "unknown"]
 S = TypeVar("S")
@@ -66,12 +67,7 @@ class Checklist(Generic[S]):
         self._checks: list[tuple[Callable[[S], Outcome | None], str, Declared]] = []
 
     def check(self, name: str, **declared: Unpack[Declared]) -> Callable[[Examine], Examine]:
-        """Add the decorated function, which returns None where the check does not apply to a subject.
-
-        Args:
-            name: What is checked: a noun.
-            declared: What holds of the check whatever it finds.
-        """
+        """Add the decorated function as the check `name`, a noun; it returns None where the check does not apply."""
 
         def add(examine: Examine) -> Examine:
             self._checks.append((examine, name, declared))
@@ -95,13 +91,13 @@ class Checklist(Generic[S]):
 
 
 class AuditInput:
-    """An experiment's result, its settings, and those parts of it that every measured result has."""
+    """An experiment's result, its settings, those parts of it that every measured result has, and its restarts."""
 
-    def __init__(self, result: ExperimentResult) -> None:
+    def __init__(self, result: ExperimentResult, restarts: Sequence[RestartRecord] = ()) -> None:
         assert result.environment is not None
         assert result.energy is not None
         assert result.procedure is not None
-        self.result, self.config = result, result.config
+        self.result, self.config, self.restarts = result, result.config, restarts
         self.environment, self.energy, self.procedure = result.environment, result.energy, result.procedure
 
 

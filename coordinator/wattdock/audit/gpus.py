@@ -30,19 +30,24 @@ CHECKS = Checklist[AuditInput]()
     remedy="measure on a machine with an NVIDIA GPU (wattdock doctor)",
 )
 def metered(inputs: AuditInput) -> Outcome:
-    """Whether there is a total over the GPUs used, by their counters, and the meter lost nothing."""
+    """Whether there is a total over the GPUs used, by their counters, and the meter lost nothing.
+
+    What the host's own counters lost is told, and is in no verdict: they are in no figure but their own.
+    """
     energy, used = inputs.energy, inputs.result.used_gpus
+    recorded = ((each.restart, each.timeline.host) for each in inputs.restarts if each.timeline and each.timeline.host)
+    lost_by_host = [f"RAPL, restart {at + 1}: {event.message}" for at, host in recorded for event in host.events]
     if not inputs.environment.gpu_count:
-        return Outcome("fail", f"no GPU was used: {energy.reason}")
+        return Outcome("fail", "; ".join([f"no GPU was used: {energy.reason}", *lost_by_host]))
     events = [event for gpu in used.values() for event in gpu.events]
     lost = [f"{event.kind}: {event.message}" for event in events if event.kind in LOST]
-    figure = "; ".join([*([f"not measured: {energy.reason}"] if energy.reason else []), *lost])
+    figure = "; ".join([*([f"not measured: {energy.reason}"] if energy.reason else []), *lost, *lost_by_host])
     if energy.total_j is None or lost:
         return Outcome("fail", figure or "no joules", remedy="see wattdock doctor")
     if unread := [uuid for uuid, gpu in used.items() if not gpu.counter_changes]:
         return Outcome("unknown", f"no counter was read of {', '.join(unread)}")
     gaps = sum(event.kind in ("gap", "sample_gap") for event in events)
-    return Outcome("pass", f"counter, {gaps} gaps between its changes")
+    return Outcome("pass", "; ".join([f"counter, {gaps} gaps between its changes", *lost_by_host]))
 
 
 @CHECKS.check("clock", question="wrong")

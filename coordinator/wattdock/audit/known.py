@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from wattdock.analysis import Audit
+from wattdock.analysis import Audit, Budget
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
 from wattdock.text import joules_per
 
 # Largest change of J/token per minute: in 5 minutes it makes the 2 % by which a figure may be uncertain.
 MAX_DRIFT_PER_MIN = 0.004
+# Largest standard uncertainty from an engine's first seconds: a lead-in of 15 s, their time constant, leaves 0.37 %.
+MAX_START_EXCESS = 0.0037
 
 CHECKS = Checklist[AuditInput]()
 
@@ -34,6 +36,8 @@ def window_steady(inputs: AuditInput) -> Outcome:
     if inputs.config.warmup.profile != "lead-in":
         return Outcome("fail", f"{figure}, without a lead-in")
     if summary.headline == "steady_state":
+        if inputs.result.budget and inputs.result.budget.part(Budget.START) > MAX_START_EXCESS:
+            return Outcome("fail", f"{figure}, after less than 15 s of work", remedy="set a longer warmup.lead_in_s")
         return _without_drift(inputs, figure)
     reasons = (window.reason for window in summary.passes if window.window == "steady_state" and window.reason)
     return Outcome("fail", f"the whole run, its beginning included: {next(reasons, 'no steady state')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattdock.audit.repeatable import COMMIT_IT, NAME_IMAGE
+from wattdock.audit.repeatable import COMMIT_IT, COMMIT_WATTDOCK, LOCAL_WEIGHTS, NAME_IMAGE
 from wattdock.errors import WattdockError
 from wattdock.host import GpuInventory, Machine
 from wattdock.launch.images import find_locked, read_lock
@@ -13,7 +13,7 @@ from wattdock.text import listed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wattdock.config import CommandSection, ExperimentConfig
+    from wattdock.config import ExperimentConfig
 
 
 def left_to_do(
@@ -26,7 +26,7 @@ def left_to_do(
         on_nodes: Whether a cluster's nodes measure, whose GPUs only a task sees.
 
     Returns:
-        These lines, and those of what others will lack that get or build the image, a warning each.
+        These lines, and those of what others will lack, or nobody can check, a warning each.
 
     Raises:
         PreflightError: The driver cannot be talked to.
@@ -37,11 +37,14 @@ def left_to_do(
         loose = config.looser_than_published().values()
         lines += [f"settings: the study, or a flag, sets {text}; take that out" for text in loose]
         if config.command:
-            lines += _left_of_command(config.command)
+            checkout = Machine.checkout(config.command.working_folder, *config.command.filled_in("{gpus}")[0])
+            changes = [f"not of the commit: {listed(checkout.changes)}"] if checkout.changes else []
+            wrong = changes if checkout.commit else ["its files are of no commit"]
+            lines += [f"command: {text}; {COMMIT_IT}" for text in wrong]
         if shape := config.model.shape:
             lines.append(f"model: shape:{shape} has random weights; name a trained model of a hub, with its revision")
-        elif folder := config.model.path:
-            lines.append(f"model: the folder {folder} has no revision; name a model of a hub, with its revision")
+        local = (spec.path for spec in (config.model, config.draft) if spec and spec.path)
+        warned += [f"model: {path}: {LOCAL_WEIGHTS}" for path in local]
     if not on_nodes and (reason := GpuInventory.here().reason):
         lines.append(f"GPU: {reason}; measure on a machine with an NVIDIA GPU")
     if any(config.command and "@sha256:" not in (config.container.image or "") for config in experiments):
@@ -55,20 +58,9 @@ def left_to_do(
         try:
             lock.pushed(backend) if launcher == "apptainer" else find_locked(backend, lock)
         except WattdockError as error:
-            hint = "docs/publication.md has the steps; without containers add --launcher process"
-            lines.append(f"software: {error}; {hint}")
+            lines.append(f"software: {error}; steps: docs/publication.md; without containers add --launcher process")
     for image in (lock.images[name] for name in sorted({name for name, _ in contained} & lock.images.keys())):
         (lines if image.is_only_here else warned).extend(f"software: {image.digest}: {why}" for why in image.warnings)
-    is_process = any(config.launcher == "process" for config in started)
-    if is_process and (revision is None or revision.endswith("-dirty")):
-        lines.append("software: wattdock is of no commit, or has changes; commit its files, and run from a clone")
-    return list(dict.fromkeys(lines)), warned
-
-
-def _left_of_command(command: CommandSection) -> list[str]:
-    """Return what keeps others from getting the program that a command runs."""
-    checkout = Machine.checkout(command.working_folder)
-    if checkout.commit and not checkout.changes:
-        return []
-    wrong = f"not of the commit: {listed(checkout.changes)}" if checkout.commit else "its files are of no commit"
-    return [f"command: {wrong}; {COMMIT_IT}"]
+    if revision is None or revision.endswith("-dirty"):
+        lines.append(f"software: wattdock is of no commit, or has changes; {COMMIT_WATTDOCK}")
+    return list(dict.fromkeys(lines)), list(dict.fromkeys(warned))

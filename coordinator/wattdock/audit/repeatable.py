@@ -8,10 +8,13 @@ from wattdock.text import is_on_loopback, unbuildable
 
 # Conditions that do not change a pass: the coordinator only waits meanwhile, and a cache fills the memory that is left.
 HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engine: num_gpu_blocks")
+UNCHECKED = "as declared; not checked: the server was running"
 # What a kind of provenance does not hold.
+LOCAL_WEIGHTS = "a local folder's: its digest identifies the weights, and nothing shows that they are trained"
 IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
 LOCK_LACKS = "a lock does not hold the system's libraries and tools; driver, kernel, Python's build are in the result"
 COMMIT_IT = "commit what the command runs, and run it in that checkout; name what it writes in .gitignore"
+COMMIT_WATTDOCK = "commit wattdock's files, and run from a clone"
 NAME_IMAGE = "name an image by its digest: --image NAME@sha256:…"
 
 CHECKS = Checklist[AuditInput]()
@@ -27,10 +30,15 @@ def weights_pinned(inputs: AuditInput) -> Outcome | None:
     """Whether the weights were a trained model's, and anybody can get the same."""
     if inputs.config.command:
         return None
-    model = inputs.environment.model
-    pinned = model.weights.startswith("real") and model.revision is not None
-    revision = f"revision {model.revision}" if model.revision else "no revision"
-    return Outcome(verdict(failed=not pinned), f"{model.weights}, {revision}")
+    model, draft = inputs.environment.model, inputs.config.draft
+    # Earlier versions told the weights of a local folder by samples.
+    pinned = model.weights.startswith("real") and model.revision is not None and "sampled-" not in model.revision
+    figure = f"{model.weights}, {f'revision {model.revision}' if model.revision else 'no revision'}"
+    if pinned and inputs.config.section.server_url:
+        return Outcome("warn", f"{figure}, {UNCHECKED}", remedy="let wattdock start the engine")
+    if pinned and (model.kind == "path" or (draft and draft.path)):
+        return Outcome("warn", f"{figure}; {LOCAL_WEIGHTS}")
+    return Outcome(verdict(failed=not pinned), figure)
 
 
 @CHECKS.check(
@@ -45,10 +53,8 @@ def command_pinned(inputs: AuditInput) -> Outcome | None:
     if not inputs.config.command:
         return None
     model = inputs.environment.model
-    commit, hashed = model.revision, "".join(f"; {name} {digest}" for name, digest in model.files.items())
-    if commit is None:
-        return Outcome("fail", f"of no commit{hashed}")
-    return Outcome(verdict(failed="-dirty" in commit), f"{commit}{hashed}")
+    commit, hashed = model.revision, "".join(f"; {name} {digest[:16]}" for name, digest in model.files.items())
+    return Outcome(verdict(failed=commit is None or "-dirty" in commit), f"{commit or 'of no commit'}{hashed}")
 
 
 @CHECKS.check(
@@ -59,22 +65,21 @@ def command_pinned(inputs: AuditInput) -> Outcome | None:
     remedy="run with --locked: an image that was pushed (docs/publication.md), or --launcher process",
 )
 def software_pinned(inputs: AuditInput) -> Outcome:
-    """Whether anybody can get what ran: its image, or all of its packages and the runner's own commit."""
+    """Whether anybody can get what ran: its image, or all of its packages; and wattdock's own commit."""
     environment, inside = inputs.environment, inputs.environment.container
+    own = "" if environment.wattdock_dirty else environment.wattdock_commit or ""
+    changed = None if own else Outcome("fail", "wattdock is of no commit, or has changes", remedy=COMMIT_WATTDOCK)
     if (server := inputs.result.config.section).server_url:
         if declared := getattr(server, "environment", None):
-            return Outcome("warn", f"{declared}, as declared; not checked: the server was running")
+            return changed or Outcome("warn", f"{declared}, {UNCHECKED}")
         remedy = "declare what the server runs in: url.environment: IMAGE@sha256:…; or let wattdock start it"
         return Outcome("fail", "a server that was running: its image or packages are not declared", remedy=remedy)
     if packages := environment.packages:
-        commit, lock = environment.wattdock_commit, f"lock of {packages.packages} packages, {packages.lock_sha256[:12]}"
-        if commit is None or environment.wattdock_dirty:
-            remedy = "commit wattdock's files, and run from a clone"
-            return Outcome("fail", f"{lock}; wattdock is of no commit, or has changes", remedy=remedy)
+        lock = f"lock of {packages.packages} packages, {packages.lock_sha256[:12]}"
         if foreign := packages.foreign_code:
             remedy = "change only the lock in your copy of a backend, not its code"
             return Outcome("fail", f"{lock}; not wattdock's own: {', '.join(foreign)}", remedy=remedy)
-        return Outcome("pass", f"{lock}, wattdock {commit[:12]}; {LOCK_LACKS}")
+        return changed or Outcome("pass", f"{lock}, wattdock {own[:12]}; {LOCK_LACKS}")
     is_command = inputs.config.command is not None
     if inside is None:
         return Outcome("fail", "not locked: a plain process", remedy=NAME_IMAGE if is_command else None)
@@ -82,12 +87,12 @@ def software_pinned(inputs: AuditInput) -> Outcome:
     is_named = is_command and "@sha256:" in (inputs.config.container.image or "")
     if digest := environment.image_digest if is_named else inside.locked_digest:
         if not is_on_loopback(digest):
-            return Outcome("pass", f"{digest}; {IMAGE_LACKS}")
+            return changed or Outcome("pass", f"{digest}; {IMAGE_LACKS}")
         remedy = "push it to a registry that others reach, and lock it there"
         # A registry that anybody can start proves nothing; what others can still do is build the image, on its base.
         lacking = unbuildable(None if is_named else inside.revision, inside.base_digest)
         how = lacking[0].partition(";")[0] if lacking else f"build it from commit {inside.revision}"
-        return Outcome("fail" if lacking else "warn", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
+        return changed or Outcome("fail" if lacking else "warn", f"{digest}: {Audit.ONLY_THERE}; {how}", remedy=remedy)
     kind = "locked, but in no registry" if inside.locked else "not locked"
     if inside.engine == "apptainer" and not environment.image_digest:
         kind = "a file without a registry's digest"

@@ -22,18 +22,13 @@ from pydantic import (
     model_validator,
 )
 
-from wattdock.config.lengths import StrictSettings
+from wattdock.config.lengths import Settings, StrictSettings
 from wattdock.config.nodes import GpuCount, Gpus, NodesSpec
 from wattdock.config.procedure import IdleSpec, QualitySpec, RepeatsSpec, WarmUpSpec
 from wattdock.config.sections import BackendSection, section_class
 from wattdock.config.sections.measure import Section as CommandSection
 from wattdock.config.workload import PromptSpec, Seed, SloSpec, WorkloadSpec
 
-EMBEDDED_MODEL = "smollm2-135m-instruct"
-# Stands for whichever model the server at `url` has.
-SERVED_MODEL = "served"
-# Stands where there is none: a command of the user's own is measured.
-NO_MODEL = "none"
 WrittenPath = Annotated[Path, Field(strict=False)]
 
 
@@ -43,7 +38,7 @@ def model_mapping(value: Any) -> Any:
         return value
     if value.startswith("shape:"):
         return {"shape": value.removeprefix("shape:")}
-    is_path = value.startswith(("/", "./", "../", "~")) or (value != EMBEDDED_MODEL and Path(value).is_dir())
+    is_path = value.startswith(("/", "./", "../", "~")) or (value != ModelSpec.EMBEDDED and Path(value).is_dir())
     return {"path": value} if is_path else {"id": value}
 
 
@@ -55,9 +50,11 @@ class ModelSpec(StrictSettings):
     With `url`, the default `served` is the model that the server has; a name is held against it.
     """
 
-    EMBEDDED: ClassVar = EMBEDDED_MODEL
-    SERVED: ClassVar = SERVED_MODEL
-    NONE: ClassVar = NO_MODEL
+    EMBEDDED: ClassVar = "smollm2-135m-instruct"
+    # Stands for whichever model the server at `url` has.
+    SERVED: ClassVar = "served"
+    # Stands where there is none: a command of the user's own is measured.
+    NONE: ClassVar = "none"
     # Every backend draws random weights uniformly from this range; it is the one that vLLM's dummy loader uses.
     RANDOM_WEIGHTS: ClassVar = (-1e-3, 1e-3)
 
@@ -83,7 +80,7 @@ class ModelSpec(StrictSettings):
     @property
     def on_hub(self) -> bool:
         """Whether the model comes from a hub."""
-        return self.id is not None and self.id not in (EMBEDDED_MODEL, SERVED_MODEL, NO_MODEL)
+        return self.id is not None and self.id not in (self.EMBEDDED, self.SERVED, self.NONE)
 
     @property
     def label(self) -> str:
@@ -183,7 +180,7 @@ class ExperimentConfig(StrictSettings):
 
     name: str = ""
     backend: str = "pytorch"
-    model: ModelSpec = ModelSpec(id=EMBEDDED_MODEL)
+    model: ModelSpec = ModelSpec(id=ModelSpec.EMBEDDED)
     workload: WorkloadSpec = WorkloadSpec()
     slo: SloSpec | None = None
     repeats: RepeatsSpec = RepeatsSpec()
@@ -221,7 +218,7 @@ class ExperimentConfig(StrictSettings):
         """The draft model of speculative decoding; None without one."""
         # A section that does not declare this name passes anything on, for the runner to refuse.
         drafts: Any = getattr(self.section, "speculative_config", None)
-        written = drafts.model_dump(exclude_unset=True) if isinstance(drafts, StrictSettings) else {}
+        written = drafts.model_dump(exclude_unset=True) if isinstance(drafts, Settings) else {}
         if not written.get("model"):
             return None
         of_model = {"revision": written.get("revision"), "trust_remote_code": self.model.trust_remote_code}
@@ -241,10 +238,10 @@ class ExperimentConfig(StrictSettings):
             return built
         backend = value.get("backend", cls.model_fields["backend"].default)
         name = backend if isinstance(backend, str) and backend not in cls.model_fields else None
-        default: dict[str, Any] = {"model": SERVED_MODEL} if backend == "url" else {}
+        default: dict[str, Any] = {"model": ModelSpec.SERVED} if backend == "url" else {}
         if backend == "measure":
             # One run in each restart, and the first one counts.
-            default = {"model": NO_MODEL, "warmup": {"passes": 0}}
+            default = {"model": ModelSpec.NONE, "warmup": {"passes": 0}}
             repeats = value.get("repeats", {})
             value = value | {"repeats": {"passes": 1} | repeats if isinstance(repeats, dict) else repeats}
         config: Self = build(default | {key: setting for key, setting in value.items() if key != name})
@@ -264,8 +261,8 @@ class ExperimentConfig(StrictSettings):
         if config.nodes and (why_not := config.nodes.why_not(config)):
             raise ValueError(f"nodes: {why_not}")
         config._require_gpus_for_split()
-        if config.model.id == SERVED_MODEL and not section.server_url:
-            raise ValueError(f"model: {SERVED_MODEL} is the model of a server that runs already; give its url, too")
+        if config.model.id == ModelSpec.SERVED and not section.server_url:
+            raise ValueError(f"model: {ModelSpec.SERVED} is the model of a server that runs already; give its url, too")
         if prompts.repeats_tokens:
             setting = f"workload.prompts.{'turns' if prompts.turns > 1 else 'shared_prefix_tokens'}"
             if prompts.source != "synthetic":
@@ -302,13 +299,9 @@ class ExperimentConfig(StrictSettings):
             raise ValueError(f"gpus: {asked} cannot hold a split over {needed}; leave gpus out, or ask for {needed}")
 
     def _require_nothing_of_an_engine(self) -> None:
-        """Refuse settings that a command of the user's own cannot have.
-
-        Raises:
-            ValueError: Names the setting.
-        """
+        """Refuse settings that a command of the user's own cannot have."""
         engines = {
-            "model": self.model.id != NO_MODEL,
+            "model": self.model.id != ModelSpec.NONE,
             "workload": self.workload != WorkloadSpec(),
             "slo": self.slo is not None,
             "warmup": self.warmup != WarmUpSpec(passes=0),

@@ -19,11 +19,11 @@ LEAST_KEPT = 0.01
 SINGLE_LENGTHS, CELLS = 1 << 16, 10_000
 
 
-class StrictSettings(BaseModel):
-    """Settings that a person writes: an unknown key is refused, and so is `yes` or "8" for a number."""
+class Settings(BaseModel):
+    """Settings that a person writes, among them some that only an engine knows; `yes` and "8" are no numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
-    # Settings of published studies that are no longer there, each with the value that it had where nobody set it.
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+    # Settings of published studies that are no longer there, each with the value that is left out.
     WITHDRAWN: ClassVar[dict[str, Any]] = {}
 
     @model_validator(mode="before")
@@ -32,6 +32,10 @@ class StrictSettings(BaseModel):
         if not isinstance(settings, dict):
             return settings
         return {name: value for name, value in settings.items() if cls.WITHDRAWN.get(name, ...) != value}
+
+
+class StrictSettings(Settings, extra="forbid"):
+    """Settings of which an unknown key is refused."""
 
 
 class LengthSpec(StrictSettings):

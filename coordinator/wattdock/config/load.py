@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from wattdock.config.expand import Candidate
-
 
 # The prefix of flags for the section of whichever backend an experiment has.
 ENGINE = "engine"
@@ -159,7 +157,6 @@ def _refuse_unstorable(value: Any, location: Location, places: SourceLocations) 
 def _read(source: Path | Mapping[str, Any] | None) -> tuple[Path | None, Any, Mapping[Location, int], str]:
     """Return the file, what it holds and in which lines, and what to call it."""
     if isinstance(source, Mapping):
-        _refuse_unstorable(dict(source), (), SourceLocations("settings", {}, {}))
         try:
             # As a file would hold them: tuples are lists, paths are text.
             return None, from_json(json_text(dict(source), default=os.fspath)), {}, "settings"

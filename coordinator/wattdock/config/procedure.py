@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat
 
 from wattdock.config.lengths import Positive, StrictSettings
 from wattdock.config.workload import Seed
+from wattdock.text import pluralize
 
 
 class RepeatsSpec(StrictSettings):
@@ -22,6 +23,12 @@ class RepeatsSpec(StrictSettings):
 
     restarts: Positive = 1
     passes: Positive = 2
+
+    @property
+    def too_few(self) -> str:
+        """Why no reproduction can be decided; empty where there are enough restarts for an interval."""
+        least, count = self.LEAST_FOR_INTERVAL, pluralize(self.restarts, "restart")
+        return f"{count}, so that a reproduction stays undecided ({least} is the least)" * (self.restarts < least)
 
     @property
     def measured(self) -> int:
@@ -73,7 +80,7 @@ class QualitySpec(StrictSettings):
         few_shot: Solved examples before each question; None is the task's own number.
         max_output_tokens: Longest answer, thoughts included; a shorter limit of a task of the harness stays.
         run_code: Run programs that the model wrote although the runner is in no container.
-        folder: More tasks of the harness, and their data: YAML files and what they name.
+        folder: More tasks of the harness, and their data: YAML files and what they name, in this folder.
     """
 
     tasks: Annotated[list[str], Field(min_length=1)]

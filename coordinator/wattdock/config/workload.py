@@ -19,7 +19,6 @@ Instant = Annotated[
     datetime, Field(strict=False), AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
 ]
 
-
 # Prompts of a pass that only time ends, in batches: from the least to the most, as far as so many tokens reach (64 MB).
 LEAST_BATCHES, MOST_BATCHES, MOST_PROMPT_TOKENS = 32, 256, 1 << 24
 # Which kinds of arrival have a setting.
@@ -177,6 +176,8 @@ class WorkloadSpec(StrictSettings):
             return max(self.min_requests or 1, math.ceil(self.rate_per_s * self.min_duration_s))
         fitting = MOST_PROMPT_TOKENS // (self.batch_size * self.prompts.input_lengths.max)
         batches = min(max(fitting, LEAST_BATCHES), MOST_BATCHES) if self.min_duration_s else 2
+        if self.min_requests and not self.min_duration_s:
+            return min(self.prompts.count or self.min_requests, self.min_requests)
         return self.prompts.count or max(self.min_requests or 0, batches * self.batch_size)
 
     @property

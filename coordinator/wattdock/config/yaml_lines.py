@@ -110,8 +110,9 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Location, int]]:
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: Location, lines: dict[Location, int], source: str) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(at, line)
-    if len(lines) > MAX_NODES:
-        raise ConfigError(f"{source}: more than {MAX_NODES:,} values", "does an alias refer to itself?")
+    if len(lines) > MAX_NODES or len(at) > MAX_DEPTH:
+        what = f"more than {MAX_NODES:,} values, or nested more than {MAX_DEPTH} deep"
+        raise ConfigError(f"{source}: {what}", "does an alias refer to itself?")
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, (*at, index), lines, source) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):

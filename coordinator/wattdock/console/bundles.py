@@ -1,6 +1,7 @@
 """`wattdock bundle create` and `verify`, and `wattdock reproduce`."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,9 @@ from wattdock.console.options import (
 )
 from wattdock.console.views import show
 from wattdock.errors import ConfigError, ExitCode, WattdockError, error_kind
+from wattdock.files import RESULT
 from wattdock.output import say
+from wattdock.text import pluralize
 
 if TYPE_CHECKING:
     from wattdock.reports import Comparison
@@ -31,12 +34,12 @@ app = typer.Typer(help="Create and verify bundles of results for publication.")
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A .tar file, or the folder it was unpacked to.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="New file, NAME.tar; its folder must exist.")]
 Logs = Annotated[bool, typer.Option("--logs", help="Include the runners' logs; read them first.")]
-Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts.")]
+Prompts = Annotated[bool, typer.Option("--prompts/--no-prompts", help="Include files of prompts, and tasks.")]
 Margin = Annotated[str, typer.Option(help="Largest difference that counts as equal: 5% or 0.05.")]
-ModelFolder = Annotated[Path | None, typer.Option(help="The model's weights, if the bundle used a local folder.")]
-DraftFolder = Annotated[Path | None, typer.Option(help="The draft model's weights, if the bundle used a local folder.")]
+ModelFolder = Annotated[list[Path] | None, typer.Option(help="Weights that were in a local folder; once for each.")]
+DraftFolder = Annotated[list[Path] | None, typer.Option(help="The same of draft models.")]
 Trust = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Allow the model's own code, or the bundle's command, to run.")
+    bool, typer.Option("--trust-remote-code", help="Allow the model's own code, or the bundle's (command, tasks).")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a reproduction that was begun.")]
 
@@ -69,6 +72,7 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
     """
     from wattdock.publish import verify_bundle
 
+    _require_bundle(bundle)
     show(verify_bundle(bundle), as_json=as_json)
 
 
@@ -96,13 +100,15 @@ def reproduce(
     from wattdock.publish import LocalChoices, open_bundle, prepare_reproduction
     from wattdock.reports import compare
 
+    _require_bundle(bundle)
     if not (allowed := parse_fraction(margin, "--margin")):
         raise ConfigError(
             "--margin 0: no two measurements are equal", "say what difference does not matter, such as 5%"
         )
-    local = LocalChoices(runner_python, model_folder, draft_folder, trust_remote_code)
+    progress, home = progress_for(quiet=quiet), folders.wattdock_home()
+    weights = tuple(model_folder or ()), tuple(draft_folder or ())
+    local = LocalChoices(runner_python, *weights, trust_remote_code, progress.say)
     with open_bundle(bundle) as opened:
-        progress, home = progress_for(quiet=quiet), folders.wattdock_home()
         ready, done = prepare_reproduction(opened, local, home=home), Measurement()
         for line in ready.skipped:
             progress.say(line)
@@ -117,12 +123,23 @@ def reproduce(
             finally:
                 progress.close()
                 comparison = compare(ready.bundled, done.results, margin=allowed)
-                if comparison.pairs and not as_json:
+                # Where nothing was measured here, the error says why, and there is nothing to compare.
+                if comparison.measured and not as_json:
                     say("A: the bundle, B: here")
-                if comparison.pairs or (as_json and done.study_id):
+                if comparison.measured or (as_json and done.study_id):
                     show(comparison, as_json=as_json)
     exit_if_failed(stored.result for stored in done.results)
     _require_equivalent(comparison)
+
+
+def _require_bundle(path: Path) -> None:
+    """Refuse a study and a folder of results, with the command that takes them."""
+    if path.suffix in (".yaml", ".yml"):
+        raise ConfigError(f"{path}: a study is no bundle", f"`wattdock run {path}` measures it")
+    with suppress(OSError):
+        # The results of an unpacked bundle lie one folder deeper.
+        if any(path.glob(RESULT)) or any(path.glob(f"*/{RESULT}")):
+            raise ConfigError(f"{path}: results are no bundle", f"`wattdock bundle create {path}` makes one of them")
 
 
 def _remedy(error: WattdockError, context: typer.Context) -> str | None:
@@ -133,6 +150,33 @@ def _remedy(error: WattdockError, context: typer.Context) -> str | None:
     return f"{error.remedy}; {lacking[0]} is {way}" if lacking else error.remedy
 
 
+def _advice(comparison: "Comparison", label: str) -> str | None:
+    """Return what to change before a pair that came out another, or undecided, is measured again."""
+    from wattdock.analysis import statistics
+
+    if not (pair := next((pair for pair in comparison.pairs if pair.label == label), None)):
+        return "continue with --resume"
+    test, disturbed = pair.repeated, dict(pair.disturbed)
+    if pair.unscored and test.equivalent is not False:
+        return pair.unscored + ": ask as the bundle did" * bool(pair.other_questions)
+    if "B" in disturbed:
+        return (
+            "others used this machine meanwhile: end what top or `wattdock gpus` shows, then start a new reproduction"
+        )
+    if "A" in disturbed:
+        return "others used the bundle's machine meanwhile: ask its authors for an undisturbed bundle"
+    if test.equivalent is not None or not (test.a and test.b):
+        return test.reason if test.equivalent is None else None
+    if test.restarts[0] < (least := statistics.LEAST_RESTARTS):
+        few = f"the bundle has {pluralize(test.restarts[0], 'restart')}, an interval takes {least} on each side"
+        return f"{few}: ask its authors for one with repeats.restarts: {least}"
+    errors = [row.result.restarts(test.quantity).relative_error for row in pair.rows]
+    known = f"restarts leave its figure uncertain by {errors[0]:.2%}, and by {errors[1]:.2%} here"
+    if errors[1] > errors[0]:
+        return f"{known}: remove what makes this machine unsteady (`wattdock doctor`), then start a new reproduction"
+    return f"{known}: only a wider --margin, chosen before another reproduction, can be decided against this bundle"
+
+
 def _require_equivalent(comparison: "Comparison") -> None:
     count = len(comparison.pairs) + len(comparison.only_in_a)
     different = [
@@ -140,13 +184,13 @@ def _require_equivalent(comparison: "Comparison") -> None:
         for pair in comparison.pairs
         if pair.repeated.equivalent is False or (pair.quality and pair.quality.fell)
     ]
-    undecided = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is None]
-    undecided += [f"{label}, which was not measured; continue with --resume" for label in comparison.only_in_a]
+    undecided = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is None or pair.unscored]
+    undecided += comparison.only_in_a
     for labels, verdict, code in (
         (different, "not equivalent", ExitCode.REGRESSION),
         (undecided, "undecided", ExitCode.UNDECIDED),
     ):
         if labels:
-            disturbed = "; others used the machine meanwhile: see above" if comparison.disturbed else ""
-            first = f"the first: {labels[0]}"
-            fail(f"not reproduced: {len(labels)} of {count} experiments {verdict}, {first}{disturbed}", code)
+            what = f"not reproduced: {len(labels)} of {count} experiments {verdict}, the first: {labels[0]}"
+            advice = _advice(comparison, labels[0])
+            fail(f"{what}; {advice}" if advice else what, code, WattdockError(what, advice) if advice else None)

@@ -1,6 +1,7 @@
 """`wattdock run`, `plan` and `measure`."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -94,6 +95,10 @@ def run(
     if name and (resume or retry_failed):
         earlier = find_study(str(name), output_dir)
         study = study_of(earlier.settings, flags)
+        if (begun_in := earlier.begun_in) and begun_in.is_dir() and begun_in != Path.cwd():
+            # Relative paths of its settings begin there.
+            output_dir, earlier = output_dir.absolute(), replace(earlier, path=earlier.path.absolute())
+            os.chdir(begun_in)
     else:
         study, _ = study_to_run(file, flags, publishable=publishable, on_nodes=on == "slurm")
     progress = progress_for(quiet=quiet, json_lines=progress_json)

@@ -51,7 +51,7 @@ class FactorFlags:
 
         def of(row: "StoredResult") -> "Ladder":
             host = read.factor(row.result, row.restarts()) if read else factors.host
-            return ladder(row.result, replace(factors, host=host))
+            return ladder(row, replace(factors, host=host))
 
         return of
 

@@ -8,17 +8,16 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattdock.errors import ConfigError, StoreError
-from wattdock.files import expanded, real_path
+from wattdock.errors import ConfigError
+from wattdock.files import TAR, expanded, real_path
 from wattdock.output import say
 from wattdock.text import listed
-from wattdock.version import __version__
 from wattdock_proto.asking import URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -60,12 +59,7 @@ RunnerPython = Annotated[
 
 
 def flag(help_text: str, *names: str, setting: str | None = None, metavar: str | None = None) -> Any:
-    """Return a field of a dataclass of flags: an option that may be left out, and is None then.
-
-    Args:
-        names: The option's name where it is not the field's.
-        setting: Dotted name of the setting that the flag stands for.
-    """
+    """Return a field of a dataclass of flags: an option, by `names` or the field's, for a dotted `setting`, or None."""
     option = typer.Option(None, *names, help=help_text, metavar=metavar)
     return field(default=None, metadata={"option": option, "setting": setting})
 
@@ -83,15 +77,11 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     def call(**values: Any) -> None:
         command(flags=flags_class(**{option.name: values.pop(option.name) for option in options}), **values)
 
-    parameters: list[inspect.Parameter] = []
-    for parameter in declared.values():
-        if parameter.name == "flags":
-            parameters += [
-                parameter.replace(name=option.name, default=option.metadata["option"], annotation=option.type)
-                for option in options
-            ]
-        else:
-            parameters.append(parameter)
+    own = [
+        declared["flags"].replace(name=option.name, default=option.metadata["option"], annotation=option.type)
+        for option in options
+    ]
+    parameters = [each for name, of in declared.items() for each in (own if name == "flags" else [of])]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
@@ -175,6 +165,9 @@ def study_of(file: Path | dict[str, Any] | None, flags: Any, *, publishable: boo
     """
     from wattdock.config import load_study, parse_yaml
 
+    if isinstance(file, Path) and file.suffix == TAR:
+        shown = f"`wattdock reproduce {file}` measures its study again, `wattdock show {file}` shows its results"
+        raise ConfigError(f"{file}: a bundle is no study", shown)
     settings: dict[str, Any] = {}
     written_as = {}
     for option in fields(flags):
@@ -223,12 +216,12 @@ def open_results(
     Raises:
         ConfigError, StoreError: As `find_results`, the output would replace what is read, or records allow no analysis.
     """
-    from wattdock.host import Machine
     from wattdock.publish import open_bundle
     from wattdock.store import find_results
 
     with ExitStack() as unpacked:
-
+        # Named twice, a bundle's results are still the same.
+        @functools.cache
         def unpack(bundle: Path) -> Path:
             return unpacked.enter_context(open_bundle(bundle)).folder
 
@@ -238,31 +231,10 @@ def open_results(
         places = {real_path(result.folder) for result in results}
         if output and (real_path(output).parent in places or real_path(output) in set(map(real_path, read))):
             raise ConfigError(f"{output} would replace a file that the command reads", "name another file to write")
-        yield [_analysed_again(stored) for stored in results] if again else results
-        builds = {(ran.wattdock_version, ran.wattdock_commit) for row in results if (ran := row.result.environment)}
-        if again is False and builds - {(__version__, Machine.checkout().commit)}:
+        yield [stored.analysed_again() for stored in results] if again else results
+        if again is False and any(stored.analysed_by for stored in results):
             by = "analysed by another version of wattdock; --again analyses the records as this version does"
             say(f"{listed(names)}: {by}", err=True)
-
-
-def _analysed_again(stored: "StoredResult") -> "StoredResult":
-    """Return a result as this version of wattdock makes it from the stored records; what failed without any as it is.
-
-    Raises:
-        StoreError: The records do not allow that, or cannot be read.
-    """
-    from wattdock.audit import audited
-
-    was = stored.result
-    try:
-        result = audited(was.config, stored.restarts())
-    except (StoreError, ValueError) as error:
-        if was.status != "ok":
-            return stored
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{stored.place} cannot be analysed again: {error}", "see it without --again") from error
-    return replace(stored, result=result.model_copy(update={"study": was.study}))
 
 
 def logger_to(target: str | None) -> "Callable[[Sequence[StoredResult]], None]":

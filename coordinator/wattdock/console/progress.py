@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.output import one_line, say, unguarded
 from wattdock.study import RunState, events
-from wattdock.text import amount, json_text, pluralize, singular
+from wattdock.text import amount, json_text, pluralize, significant, singular
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,11 +42,7 @@ class Progress:
 
 
 class Plain(Progress):
-    """Lines for a log file or a pipe.
-
-    Args:
-        interval_s: Shortest time between two lines within a pass.
-    """
+    """Lines for a log file or a pipe, within a pass at least `interval_s` apart."""
 
     def __init__(self, interval_s: float = PLAIN_INTERVAL_S) -> None:
         self._interval_s, self._last_s = interval_s, 0.0
@@ -199,7 +195,7 @@ def pass_text(state: RunState) -> str:
     if state.power_w is not None:
         parts.append(f"{state.power_w:,.0f} W")
     if state.joules_per_token:
-        parts.append(f"{state.joules_per_token:.4g} J/{singular(state.unit)} so far")
+        parts.append(f"{significant(state.joules_per_token)} J/{singular(state.unit)} so far")
     return f"{one_line(state.stage)}: {', '.join(parts)}"
 
 

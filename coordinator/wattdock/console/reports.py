@@ -117,6 +117,8 @@ def compare(
         fail(f"regression: {judged.lines[0]}", ExitCode.REGRESSION)
     if judged and judged.verdict == "cannot be decided":
         fail(f"whether it regressed cannot be decided: {judged.lines[0]}; {judged.advice}", ExitCode.UNDECIDED)
+    if not judged and compared.uncompared:
+        fail(f"nothing was compared: {compared.uncompared}", ExitCode.UNDECIDED)
 
 
 def scaling(named: Named, again: Again = False, output_dir: OutputDir = RESULTS, as_json: Json = False) -> None:

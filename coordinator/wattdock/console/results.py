@@ -33,6 +33,7 @@ def list_(
     where: Where = None,
     show_all: All = False,
     limit: Limit = 50,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -41,16 +42,13 @@ def list_(
     Failures are counted in the last line; --all, --json and a condition on their status list them.
     """
     from wattdock.console.views import show
-    from wattdock.store import TABLES, matching, select
+    from wattdock.store import TABLES, all_rows, matching
 
-    everything = select(output_dir, superseded=True, warn=_say_left_out)
-    found = matching(everything, where, superseded=True)
-    current = matching(found, where, superseded=show_all)
+    everything, left_out = all_rows(output_dir, again=again, warn=_say_left_out), dict[str, int]()
+    rows = matching(everything, where, superseded=show_all, failed=show_all or as_json, left_out=left_out)
     if as_json:
-        show(current[:limit], as_json=True)
+        show(rows[:limit], as_json=True)
         return
-    rows = matching(current, where, superseded=True, failed=show_all)
-    left_out = {"failed": len(current) - len(rows), "superseded": len(found) - len(current)}
     if rows:
         names = [name for row in everything for name in (Path(row.folder).name, row.study_id) if name]
         show(rows[:limit], columns=TABLES["list"], names=shortest_unique_names(names))
@@ -61,8 +59,7 @@ def list_(
 
 @app.command(
     epilog=in_help(
-        'results query "SELECT name, energy_per_output_token_j FROM results"',
-        'results query "DESCRIBE requests"',
+        'results query "SELECT name, energy_per_output_token_j FROM results"', 'results query "DESCRIBE requests"'
     )
 )
 def query(
@@ -70,6 +67,7 @@ def query(
         str,
         typer.Argument(metavar="SQL", help="A SELECT (DuckDB's SQL) over results, passes, requests, steps, timeline."),
     ],
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +75,7 @@ def query(
     from wattdock.console.views import show
     from wattdock.store import query as ask
 
-    show(ask(output_dir, sql, warn=_say_left_out), as_json=as_json)
+    show(ask(output_dir, sql, again=again, warn=_say_left_out), as_json=as_json)
 
 
 @app.command(
@@ -88,6 +86,7 @@ def export(
     show_all: All = False,
     csv: Csv = None,
     parquet: Parquet = None,
+    again: Again = False,
     output_dir: OutputDir = RESULTS,
 ) -> None:
     """Write stored results to a file, one row each."""
@@ -95,14 +94,15 @@ def export(
     import pyarrow.parquet
 
     from wattdock.files import require_ending, write_output
-    from wattdock.store import Row, select
+    from wattdock.store import Row, all_rows, matching
 
     asked = [(kind, file) for kind, file in (("csv", csv), ("parquet", parquet)) if file]
     if len(asked) != 1:
         raise ConfigError("give one of --csv FILE and --parquet FILE")
     [(kind, file)] = asked
     require_ending(file, "", f".{kind}")
-    results = Row.table(select(output_dir, where, superseded=show_all, warn=_say_left_out))
+    rows = matching(all_rows(output_dir, again=again, warn=_say_left_out), where, superseded=show_all)
+    results = Row.table(rows)
     content = io.BytesIO()
     write = pyarrow.csv.write_csv if kind == "csv" else pyarrow.parquet.write_table
     write(results, content)

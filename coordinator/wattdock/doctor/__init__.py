@@ -1,7 +1,6 @@
 """Whether this machine is sound, as far as that can be known before a measurement.
 
-In: this machine, and an experiment's settings. Out: `Check`s with figure, limit, source and
-remedy. A check is a function in a `Checklist` of `machine` or `gpus`.
+In: this machine, and an experiment's settings. Out: `Check`s with figure, limit, source and remedy.
 Must not know: how experiments are run, how anything is printed.
 """
 

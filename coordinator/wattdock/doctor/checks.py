@@ -12,7 +12,6 @@ import numpy as np
 
 from wattdock.audit import OTHERS_SHARE, Checklist, Outcome
 from wattdock.host import leases, processes
-from wattdock.opening import PROC
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -137,7 +136,6 @@ def energy_counter(examined: ExaminedGpu) -> Outcome:
     return Outcome("warn" if recorded.period_s > SLOW_COUNTER_S or share > MAX_BUSY_SHARE else "pass", figure)
 
 
-SYSTEM = Path("/sys/devices/system")
 SHARED_MEMORY = Path("/dev/shm")
 # Least shared memory.
 SHARED_MEMORY_BYTES = 1e9
@@ -145,19 +143,12 @@ SHARED_MEMORY_BYTES = 1e9
 WATCHED_S = 1.0
 
 
-@dataclass(frozen=True)
-class ExaminedMachine:
-    """Where this machine tells of its CPUs: /proc and /sys/devices/system, or stand-ins."""
-
-    proc: Path = PROC
-    system: Path = SYSTEM
-
-
-MACHINE = Checklist[ExaminedMachine]()
+# What a check gets is the folder that holds /proc and /sys.
+MACHINE = Checklist[Path]()
 
 
 @MACHINE.check("leases")
-def lease_folder(_: ExaminedMachine) -> Outcome:
+def lease_folder(_: Path) -> Outcome:
     """Whether leases can be taken, and who holds some."""
     folder, holders = leases.folder_in_use(), leases.holders()
     if holders:
@@ -173,7 +164,7 @@ def lease_folder(_: ExaminedMachine) -> Outcome:
     threshold=f"{SHARED_MEMORY_BYTES / 1e9:g} GB",
     remedy=f"several GPUs need more; as root: mount -o remount,size=8G {SHARED_MEMORY} (docker: --shm-size 8g)",
 )
-def shared_memory(_: ExaminedMachine) -> Outcome:
+def shared_memory(_: Path) -> Outcome:
     """Whether processes on several GPUs can share memory."""
     if not SHARED_MEMORY.is_dir():
         return Outcome("warn", f"there is no {SHARED_MEMORY}", remedy="several GPUs need it: mount a tmpfs there")
@@ -186,15 +177,14 @@ def shared_memory(_: ExaminedMachine) -> Outcome:
     threshold=f"{OTHERS_SHARE:.0%} busy",
     remedy="end what is not needed (top names it): an engine that waits for its CPUs costs more joules per token",
 )
-def cpu_load(machine: ExaminedMachine) -> Outcome:
+def cpu_load(root: Path) -> Outcome:
     """Whether the CPUs are free: of other work here, and of other virtual machines' on the same host."""
-    before = processes.cpu_times(proc=machine.proc)
+    before = processes.cpu_times(proc=root / "proc")
     time.sleep(WATCHED_S)
-    after = processes.cpu_times(proc=machine.proc)
-    share = after.busy_share_since(before) if before and after else None
-    if not before or not after or share is None:
+    after = processes.cpu_times(proc=root / "proc")
+    if not before or not after or (passed := after.total - before.total) <= 0:
         return Outcome("warn", "unknown", remedy="mount /proc: nobody sees who else uses the CPUs")
-    stolen = (after.stolen - before.stolen) / (after.total - before.total)
+    share, stolen = (after.busy - before.busy) / passed, (after.stolen - before.stolen) / passed
     if share > OTHERS_SHARE and stolen > share / 2:
         figure = f"{share:.0%} busy, {stolen:.0%} for other virtual machines on the same host"
         return Outcome("warn", figure, remedy="measure on a machine that does not share its CPUs, or at another time")
@@ -204,9 +194,9 @@ def cpu_load(machine: ExaminedMachine) -> Outcome:
 @MACHINE.check(
     "CPU governor", remedy="as root: cpupower frequency-set -g performance; host-bound engines vary otherwise"
 )
-def governor(machine: ExaminedMachine) -> Outcome:
+def governor(root: Path) -> Outcome:
     """Whether the CPUs' frequency is left at its highest."""
-    files = sorted(machine.system.glob("cpu/cpu[0-9]*/cpufreq/scaling_governor"))
+    files = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
     governors = {file.read_text(encoding="utf-8").strip() for file in files}
     figure = ", ".join(sorted(governors)) or "unknown, as on virtual machines"
     return Outcome("warn" if governors - {"performance"} else "pass", figure)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.audit import Outcome
-from wattdock.doctor.checks import DRIVER, EACH_GPU, MACHINE, ExaminedGpu, ExaminedMachine
+from wattdock.doctor.checks import DRIVER, EACH_GPU, MACHINE, ExaminedGpu
 from wattdock.errors import MeterError, PreflightError, WattdockError
 from wattdock.host import GpuInventory, folders, leases
 from wattdock.metering import choose_meter
@@ -16,7 +17,6 @@ from wattdock.runner import RunnerClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from wattdock.analysis import Check
     from wattdock.audit import Status
@@ -35,12 +35,7 @@ RUNNER_STATUS: dict[str, Status] = {"ok": "pass", "fail": "fail"}
 def examine(
     config: ExperimentConfig, *, output_dir: Path, home: Path, with_engine: bool, say: Callable[[str], None]
 ) -> Iterable[Check]:
-    """Yield every check, as soon as its outcome is known.
-
-    Args:
-        config: Which backend, which GPUs, how to start it.
-        with_engine: Start the backend's runner and ask it too.
-    """
+    """Yield every check as soon as its outcome is known; `with_engine` starts the backend's runner and asks it, too."""
     try:
         host_gpus = GpuInventory.here()
     except PreflightError as error:
@@ -49,7 +44,7 @@ def examine(
         yield from DRIVER.run(host_gpus)
         if host_gpus.gpus:
             yield from _gpus(config, host_gpus)
-    yield from MACHINE.run(ExaminedMachine())
+    yield from MACHINE.run(Path("/"))
     if with_engine:
         try:
             [plan] = preflight([config], output_dir=output_dir, home=home)
@@ -92,18 +87,14 @@ def _gpus(config: ExperimentConfig, host_gpus: GpuInventory) -> Iterable[Check]:
 
 
 def _engine(plan: ExecutionPlan, say: Callable[[str], None]) -> Iterable[Check]:
-    """Yield what the backend's runner says, started as for a measurement and holding its leases.
-
-    Raises:
-        WattdockError: The leases cannot be had, or the runner cannot be started or asked.
-    """
+    """Yield what the backend's runner says, started as for a measurement and holding its leases."""
     config = plan.config
     request = leases.LeaseRequest(plan.lease_names, config.exclusive, config.wait_s)
     with ExitStack() as stack:
         held = stack.enter_context(leases.hold(request, say))
         folder = stack.enter_context(folders.scratch_folder())
         launcher = stack.enter_context(plan.launcher(say))
-        runner = stack.enter_context(launcher.launch(plan.runner(folder / "runner.log", held)))
+        runner = stack.enter_context(launcher(plan.runner(folder / "runner.log", held)))
         client = stack.enter_context(RunnerClient(runner))
         described = client.wait_ready(config.timeouts.launch_s)
         yield Outcome("pass", f"{described.framework} {described.framework_version}").named(config.backend)

@@ -29,7 +29,7 @@ from wattdock.runner import Marks, RunnerDescription
 from wattdock.study import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from wattdock.execution.context import RunContext
     from wattdock.execution.recording import Recording
@@ -56,7 +56,6 @@ class CommandRunner:
     Attributes:
         launcher: Starts it.
         log: File of its output.
-        check: Raises where the run is to end.
     """
 
     launcher: Launcher
@@ -64,7 +63,6 @@ class CommandRunner:
     context: RunContext
     meter: Meter
     log: Path
-    check: Callable[[], None]
     _running: LaunchedRunner | None = None
 
     @property
@@ -109,7 +107,7 @@ class CommandRunner:
                 before, after = processes.times_around(running.pids(), of_runner=False), None
                 look_ns = list_ns = start_ns
                 while running.alive():
-                    self.check()
+                    self.context.interrupts.check()
                     clock.sleep(POLL_S)
                     if (now_ns := clock.now_ns()) < look_ns:
                         continue
@@ -144,7 +142,7 @@ class CommandRunner:
         context, timeouts = self.context, recording.config.timeouts
         plan = dataclasses.replace(self.plan, config=recording.config)
         spec = plan.command(self.log, context.held, writable=marks, alive_lock=context.scratch)
-        self._running = self.launcher.launch(spec)
+        self._running = self.launcher(spec)
         try:
             yield self._running
         finally:
@@ -154,7 +152,7 @@ class CommandRunner:
         """Read marks and output, and pass on what is new."""
         for text in watch.look(now_ns):
             # A command may print faster than its output is passed on.
-            self.check()
+            self.context.interrupts.check()
             self.context.emit(events.OutputSeen(text))
         elapsed_s = (now_ns - start_ns) / NS_PER_S
         self.context.emit(events.TokensSeen(watch.stage, watch.done, elapsed_s, self.meter.watts(), watch.unit))

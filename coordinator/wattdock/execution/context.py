@@ -35,12 +35,7 @@ TEARDOWN_S, TEARDOWN_POLL_S = 5.0, 0.5
 
 @dataclass
 class Measurement:
-    """What a run has stored so far.
-
-    Attributes:
-        study_id: Name of the study's folder; None before it was opened.
-        results: In the study's order, earlier runs' results included.
-    """
+    """What a run has stored so far: `study_id` is None before its folder was opened; `results` are in its order."""
 
     study_id: str | None = None
     results: list[StoredResult] = field(default_factory=list)
@@ -79,12 +74,18 @@ class RunOptions:
     def planned(
         self, plan_study: Callable[..., list[ExecutionPlan]], study: Study, say: Callable[[str], None]
     ) -> list[ExecutionPlan]:
-        """Return how each experiment is run, see `planning.plan_study`, and say what was decided."""
+        """Return how each experiment is run, see `planning.plan_study`, and say what was decided.
+
+        Raises:
+            PreflightError: Of other nodes' agents none was asked, or this node of a task gives fewer GPUs.
+        """
         plans = plan_study(study, output_dir=self.output_dir, home=self.home, say=say, lock=self.lock)
         if unreached := [plan.config.label for plan in plans if plan.config.nodes and not plan.nodes]:
             raise PreflightError(f"{unreached[0]}: nodes are reached by `wattdock run` on this machine", "use that")
-        if self.task:
-            self.task.check(plans)
+        asked = self.task.gpus if self.task else 0
+        if few := [plan for plan in plans if len(plan.gpus) < asked]:
+            what = f"{few[0].config.label} needs {pluralize(asked, 'GPU')}, and this node gives it"
+            raise PreflightError(f"{what} {pluralize(len(few[0].gpus), 'GPU')}", cause=Cause.NO_GPU)
         for line in (*study.notes, *dict.fromkeys(line for plan in plans for line in (plan.decisions, *plan.warnings))):
             say(line)
         return plans
@@ -92,27 +93,10 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class NodeTask:
-    """A task of a study on a cluster, measured on this node.
-
-    Attributes:
-        path: The task's folder.
-        gpus: How many GPUs the scheduler was asked for.
-    """
+    """A task of a study on a cluster, measured on this node with the `gpus` that the scheduler was asked for."""
 
     path: Path
     gpus: int
-
-    def check(self, plans: Sequence[ExecutionPlan]) -> None:
-        """Check that the node gives as many GPUs as were asked for.
-
-        Raises:
-            PreflightError: The node gives fewer GPUs.
-        """
-        if self.gpus and (few := [plan for plan in plans if len(plan.gpus) < self.gpus]):
-            had, asked = pluralize(len(few[0].gpus), "GPU"), pluralize(self.gpus, "GPU")
-            raise PreflightError(
-                f"{few[0].config.label} needs {asked}, and this node gives it {had}", cause=Cause.NO_GPU
-            )
 
 
 @dataclass(frozen=True)

@@ -72,12 +72,7 @@ def _evaluation(runner: LoadedRunner, recording: Recording, task: Task) -> Evalu
 
 @dataclass
 class _AskedEngine:
-    """The loaded engine as a task sees it.
-
-    Attributes:
-        first: Passes of this restart in which other tasks were answered.
-        passes: What this one was answered in.
-    """
+    """The loaded engine as a task sees it; `first` passes answered other tasks of this restart, `passes` this one."""
 
     runner: LoadedRunner
     recording: Recording
@@ -133,7 +128,7 @@ class _AskedEngine:
         """Ask how likely texts are, in parts that a message has room for; each part is a pass of its own."""
         config, runner, found = self.recording.config, self.runner, list[Likelihood]()
         for begin in range(0, len(pairs), PAIRS):
-            runner.check()
+            runner.context.interrupts.check()
             number = self.first + len(self.passes)
             with runner.meter.window(self.recording.stage):
                 scores, span = runner.client.log_likelihoods(

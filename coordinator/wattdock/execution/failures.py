@@ -78,12 +78,7 @@ DEATHS = frozenset({Cause.WORKER, Cause.RUNNER, Cause.COMMAND})
 
 
 def failure_of(error: BaseException, stage: str, *, log: str = "") -> Failure:
-    """Return the failure of an experiment that an error ended; an error outside of wattdock's tree is a bug.
-
-    Args:
-        stage: What was being done.
-        log: The runner's last lines.
-    """
+    """Return the failure, at a stage, of what an error ended; one outside of wattdock's tree is a bug."""
     kind, message, exit_code, cause = type(error).__name__, f"a bug in wattdock: {error}", ExitCode.BUG, None
     if stage == "analysis":
         message += "; the folders under restarts hold what was measured"

@@ -56,7 +56,6 @@ class LoadedRunner:
         client: Talks to the runner.
         meter: Is running.
         pids: Returns the processes of the runner, and of a server that runs already, as this host numbers them.
-        check: Raises where the run is to end; called at least twice a second while the procedure waits.
         model: The model that is loaded.
         gpu_uuids: The runner's GPUs that the meter watches; empty where there is no energy to measure.
         has_node: Whether a scheduler gave the whole machine to this job.
@@ -66,7 +65,6 @@ class LoadedRunner:
     client: RunnerClient
     meter: Meter
     pids: Callable[[], frozenset[int]]
-    check: Callable[[], None]
     model: ModelFolder
     gpu_uuids: tuple[str, ...]
     context: RunContext
@@ -93,7 +91,6 @@ def ready_runner(
     meter: Meter,
     idle_s: float,
     log: Path,
-    check: Callable[[], None],
 ) -> Iterator[tuple[RunnerDescription, Callable[[], LoadedRunner]]]:
     """Meter the empty GPUs and launch a runner; it is stopped at the end.
 
@@ -101,7 +98,6 @@ def ready_runner(
         startup: Receives spans, the check of the runner's clock and its environment; its stage is kept up to date.
         idle_s: How long the GPUs are metered idle after the load; 0 does not.
         log: File of the runner's output.
-        check: Raises where the run is to end.
 
     Yields:
         The runner's description of itself, and a function that loads the model and returns the runner.
@@ -119,13 +115,13 @@ def ready_runner(
             clock.sleep(METER_LEAD_S)
         # The GPUs of a server that runs already are not empty.
         if gpu_uuids and not plan.server:
-            _meter_idle(startup, "idle-empty", EMPTY_S, clock=clock, check=check)
+            _meter_idle(startup, "idle-empty", EMPTY_S, context)
         has_node = bool(plan.job and plan.job.alone_with)
         loaded = partial(
-            LoadedRunner, meter=meter, check=check, model=model, gpu_uuids=gpu_uuids, context=context, has_node=has_node
+            LoadedRunner, meter=meter, model=model, gpu_uuids=gpu_uuids, context=context, has_node=has_node
         )
         if plan.config.command:
-            command = CommandRunner(launcher, plan, context, meter, log, check)
+            command = CommandRunner(launcher, plan, context, meter, log)
             startup.add(clock_checks=command.check_clock())
             startup.runner = command.environment
             # Of a client it has what ends a restart: `check_clock` and `unload`.
@@ -134,7 +130,7 @@ def ready_runner(
             return
         startup.stage, launch_ns = "launch", clock.now_ns()
         runner = stack.enter_context(_launched(launcher, plan, model, context, log))
-        client = stack.enter_context(machine.connect(runner, check, clock))
+        client = stack.enter_context(machine.connect(runner, context.interrupts.check, clock))
         description = client.wait_ready(plan.config.timeouts.launch_s)
         emit(events.RunnerReady(description.framework, description.framework_version, description.python_version))
         startup.add(spans=Span("launch", launch_ns, clock.now_ns()), clock_checks=client.check_clock())
@@ -145,7 +141,7 @@ def ready_runner(
             _load(client, runner, plan, model, startup=startup, emit=emit, waiting=waiting)
             if gpu_uuids and idle_s:
                 emit(events.IdleStarted("idle-loaded", idle_s))
-                _meter_idle(startup, "idle-loaded", idle_s, after_s=AFTER_LOAD_S, clock=clock, check=check)
+                _meter_idle(startup, "idle-loaded", idle_s, context, after_s=AFTER_LOAD_S)
             return loaded(client, pids=partial(_pids, runner, plan))
 
         yield description, load
@@ -156,18 +152,17 @@ def _pids(runner: LaunchedRunner, plan: ExecutionPlan) -> frozenset[int]:
     return runner.pids() | (plan.server.pids() if plan.server else frozenset())
 
 
-def _meter_idle(
-    startup: Recording, name: str, length_s: float, *, clock: Clock, check: Callable[[], None], after_s: float = 0.0
-) -> None:
-    """Wait, and add the span of the last `length_s`; what `check` raises ends the wait, within half a second.
+def _meter_idle(startup: Recording, name: str, length_s: float, context: RunContext, *, after_s: float = 0.0) -> None:
+    """Wait, and add the span of the last `length_s`; an interruption ends the wait, within half a second.
 
     Args:
         after_s: Time to wait before the span.
     """
+    clock = context.machine.clock
     startup.stage, start_ns = name, clock.now_ns() + round(after_s * NS_PER_S)
     end_ns = start_ns + round(length_s * NS_PER_S)
     while (remaining_ns := end_ns - clock.now_ns()) > 0:
-        check()
+        context.interrupts.check()
         clock.sleep(min(SIGNAL_POLL_S, remaining_ns / NS_PER_S))
     startup.add(spans=Span(name, start_ns, end_ns))
 
@@ -176,7 +171,7 @@ def _meter_idle(
 def _launched(
     launcher: Launcher, plan: ExecutionPlan, model: ModelFolder, context: RunContext, log: Path
 ) -> Iterator[LaunchedRunner]:
-    runner = launcher.launch(plan.runner(log, context.held, model=model, alive_lock=context.scratch))
+    runner = launcher(plan.runner(log, context.held, model=model, alive_lock=context.scratch))
     stop_s = plan.config.timeouts.stop_s
     try:
         yield runner

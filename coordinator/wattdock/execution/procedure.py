@@ -40,24 +40,22 @@ def measured_passes(runner: LoadedRunner, recording: Recording) -> Iterator[None
     """
     _warm_up(runner, recording)
     for number in sorted(recording.passes):
-        death = _measure_pass(runner, recording, number)
-        yield
-        if death:
-            raise death
+        yield from _measured_pass(runner, recording, number)
 
 
-def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> RunnerError | None:
-    """Measure a pass; return the error of a runner that has died since.
+def _measured_pass(runner: LoadedRunner, recording: Recording, number: int) -> Iterator[None]:
+    """Measure a pass, yield for it to be saved, and say then that it is over.
 
     Its death does not cost the pass, which is recorded as unchecked; the audit says so.
 
     Raises:
         ClockError: The runner reads another clock than the host's: the pass does not count.
+        RunnerError: The runner has died since.
     """
     config = recording.config
     stage, requests = f"pass {number + 1}/{config.repeats.passes}", PromptSet.least_requests(config)
     recording.stage = f"{stage}, not begun"
-    runner.check()
+    runner.context.interrupts.check()
     recording.stage, death = stage, None
     with runner.context.interrupts.finishing_pass():
         if runner.command:
@@ -73,10 +71,12 @@ def _measure_pass(runner: LoadedRunner, recording: Recording, number: int) -> Ru
         death = error
     recording.runner_pids |= runner.pids()
     recording.add(passes=dataclasses.replace(measured, clock_checked=not death))
+    yield
     others = measured.cpu_others_share
     unit = {"unit": config.unit} if runner.command else {}
     runner.context.emit(events.PassFinished(stage, measured.output_tokens, measured.span.duration_s, others, **unit))
-    return death
+    if death:
+        raise death
 
 
 def _run_command(runner: LoadedRunner, command: CommandRunner, recording: Recording) -> PassRecord:

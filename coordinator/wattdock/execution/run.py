@@ -36,12 +36,7 @@ ToServe = tuple[deque["ExperimentState"], int]
 
 
 class Run:
-    """One run of a study: the experiments that earlier runs left.
-
-    Args:
-        plans: What was decided about each experiment, in their order.
-        measurement: Receives results.
-    """
+    """One run of a study: the experiments that earlier runs left, and their plans in their order."""
 
     context: RunContext
 

@@ -80,7 +80,6 @@ class Session:
             meter=self._meter,
             idle_s=max(state.config.idle.duration_s for state in self._pending),
             log=self._log,
-            check=self._context.interrupts.check,
         )
         # The session's stack closes the runner: a generator left by an exception is closed late.
         description, load = self._stack.enter_context(ready)

@@ -13,6 +13,7 @@ from wattdock.fleet.script import jobs_of
 from wattdock.fleet.states import states_of
 from wattdock.fleet.task import Ending
 from wattdock.host import folders
+from wattdock.host.jobs import ask_slurm
 from wattdock.inputs import resolve_model
 from wattdock.launch import choose_launcher
 from wattdock.launch.images import read_lock
@@ -35,12 +36,7 @@ SCRIPT_MODE = 0o644
 
 
 class Fleet:
-    """A study whose folder is made, and its tasks.
-
-    Args:
-        path: The study's folder.
-        retry_failed: Whether failed experiments count as left to measure.
-    """
+    """A study whose folder is made, and its tasks; `retry_failed` counts failed experiments as left to measure."""
 
     def __init__(self, study: Study, path: Path, *, retry_failed: bool = False) -> None:
         self._study, self.path, self._retry_failed = study, path.resolve(), retry_failed
@@ -54,7 +50,8 @@ class Fleet:
                 not here; or nothing can be written to the folder of results.
             StoreError: The folder cannot be made.
         """
-        slurm.check()
+        # Refuses where Slurm's commands are missing.
+        ask_slurm("sbatch", "--version")
         folders.require_writable(output_dir / STUDIES, setting="--output-dir")
         jobs_of(study, require_tasks(study, output_dir), path=output_dir)
         return cls(study, begin_tasks(study, output_dir))
@@ -119,7 +116,7 @@ class Fleet:
             PreflightError, LaunchError: Slurm is not here, or refuses.
         """
         if jobs := {task.job.partition("_")[0] for task in slurm.queued(self.path)}:
-            slurm.cancel(sorted(jobs))
+            ask_slurm("scancel", *sorted(jobs))
         return bool(jobs)
 
 

@@ -1,4 +1,4 @@
-"""What a study asks of Slurm: queue, list, cancel and requeue its tasks.
+"""What a study asks of Slurm: queue, list and requeue its tasks.
 
 Needs no accounting: what is queued or running is asked for by the jobs' name, which is the study's.
 """
@@ -12,7 +12,6 @@ from wattdock.errors import LaunchError
 from wattdock.host.jobs import ask_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 # squeue's fields: job, index in the array, state, reason, node, script; no name of ours holds the separator.
@@ -43,15 +42,6 @@ class QueuedTask:
     node: str
 
 
-def check() -> None:
-    """Raise where Slurm's commands are missing, or know no cluster.
-
-    Raises:
-        PreflightError: They are, or do not.
-    """
-    ask_slurm("sbatch", "--version")
-
-
 def submit(script: Path) -> str:
     """Queue a job array and return its id.
 
@@ -79,15 +69,6 @@ def queued(path: Path) -> list[QueuedTask]:
         if script.startswith(f"{path}/"):
             tasks.append(QueuedTask(int(index), job, state, reason, node))
     return tasks
-
-
-def cancel(jobs: Iterable[str]) -> None:
-    """End jobs, waiting and running.
-
-    Raises:
-        PreflightError, LaunchError: As `submit`.
-    """
-    ask_slurm("scancel", *jobs)
 
 
 def requeue(job: str) -> bool:

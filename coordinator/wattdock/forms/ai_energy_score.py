@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.forms.rungs import Factor
+from wattdock.text import significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,9 @@ def written(facts: Facts) -> str:
     # kWh for a million tokens × tokens of a query are Wh for a thousand queries.
     boards = facts.rungs.rungs[0].times(Factor(facts.answer_tokens, 0.0, ""), "boards", "", "Wh")
     known = f"{boards.interval} (95 %)" if boards.interval else f"({facts.budget.reason})"
-    figure = f"**{boards.value:.4g} Wh per {QUERIES:,} queries** {known}: {facts.rungs.label}, {facts.hardware}"
+    assert boards.value is not None
+    wh = f"{significant(boards.value)} Wh per {QUERIES:,} queries"
+    figure = f"**{wh}** {known}: {facts.rungs.label}, {facts.hardware}"
     covers = f"Covers: {facts.energy.boundary_statement} Audit: {facts.rungs.audit}."
     head = ["## GPU energy by the AI Energy Score's measure", figure, covers, "| condition | asked | here | met |"]
     rows = [f"| {name} | {asked} | {here} | {met[is_met]} |" for name, asked, here, is_met in _conditions(facts)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock.errors import ConfigError
-from wattdock.text import singular
+from wattdock.text import significant, singular
 
 if TYPE_CHECKING:
     from wattdock.analysis import ExperimentResult
@@ -57,36 +57,39 @@ class Facts(NamedTuple):
         return joules, joules / self.energy.mean_power_w, "the work that counts; the figure per unit is corrected"
 
     @property
+    def sizes(self) -> tuple[float, float, bool]:
+        """Mean tokens of prompts and of answers, 0 where unknown, and whether these are of the declared work."""
+        done, mixes = self.performance, self.result.procedure.mix if self.result.procedure else []
+        sent, (into, out) = (done.prompt_tokens or 0) / done.requests, self.result.request_tokens
+        if out and mixes and all(mix.declared_answer_tokens and not mix.ended_early + mix.aborted for mix in mixes):
+            return into or sent, out, True
+        # A staggered start shortens answers by an unknown part where these end early or have no declared length.
+        return sent, 0 if self.result.config.workload.staggered_start else done.output_tokens / done.requests, False
+
+    @property
     def answer_tokens(self) -> float:
         """Mean output tokens of requests that no staggered start shortened, as the figure's are.
 
-        Of n requests in flight, such a start leaves the first n of a pass 1/n to n/n of their answers: (n + 1) ÷ 2n.
-
         Raises:
-            ConfigError: Answers ended before their limits, which a staggered start shortened by an unknown part.
+            ConfigError: They are unknown.
         """
-        done, work, passes = self.performance, self.result.config.workload, len(self.energy.passes)
-        if not work.staggered_start:
-            return float(done.output_tokens / done.requests)
-        mixes = self.result.procedure.mix if self.result.procedure else []
-        if any(mix.ended_early or mix.aborted for mix in mixes):
-            why = "answers ended early, and how far staggered_start shortened them is unknown"
-            raise ConfigError(f"{self.rungs.label}: no tokens per request: {why}", "measure without staggered_start")
-        first = min(work.batch_size, done.requests / passes)
-        whole = done.requests - passes * first * (1 - 1 / work.batch_size) / 2
-        # Shortened answers are whole tokens, too.
-        return round(float(done.output_tokens / whole), 2)
+        if not (out := self.sizes[1]):
+            why = "answers ended early, or have no declared length, and staggered_start shortened some"
+            remedy = "measure without staggered_start, or, if an older wattdock measured, write the form with --again"
+            raise ConfigError(f"{self.rungs.label}: no tokens per request: {why}", remedy)
+        return out
 
     @property
     def figure(self) -> str:
-        """Joules per unit of work with the 95 % interval, or why there is none, and of requests their mean sizes."""
-        interval = f" {self.budget.interval:.4g} (95 %)" if self.budget.interval else f" ({self.budget.reason})"
-        figure = f"{self.budget.energy_per_unit_j:.4g} J per {singular(self.rungs.work)}{interval}"
+        """Joules per unit of the declared work with the 95 % interval, or why there is none, and requests' sizes."""
+        interval = f" {self.budget.interval} (95 %)" if self.budget.interval else f" ({self.budget.reason})"
+        figure = f"{significant(self.budget.energy_per_unit_j)} J per {singular(self.rungs.work)}{interval}"
         if self.result.config.command:
             return figure
-        done, work = self.performance, self.result.config.workload
-        sizes = [f"{done.output_tokens / done.requests:,.5g} out"]
-        if done.prompt_tokens:
-            sizes.insert(0, f"{done.prompt_tokens / done.requests:,.5g} tokens in")
+        work, (into, out, declared) = self.result.config.workload, self.sizes
+        of = "the declared work, requests" if declared else "requests"
+        ratio = f", {into / out:,.1f} in for each out" if declared and into else ""
+        parts = [f"{tokens:,.5g} {way}" for tokens, way in ((into, "tokens in"), (out, "out")) if tokens]
         pace = f"{work.batch_size} in flight" if work.arrival in ("single", "batch", "closed") else work.arrival
-        return f"{figure}; requests of {' and '.join(sizes)} on average ({self.environment.dataset}), {pace}"
+        of += f" of {' and '.join(parts)} on average{ratio}" if parts else ""
+        return f"{figure}; {of} ({self.environment.dataset}), {pace}"

@@ -114,6 +114,8 @@ class HostReadings(NamedTuple):
             return "the boards' joules are unknown"
         if result.energy.bystander_j:
             return "readings are of the whole server, and other GPUs are in it"
+        if result.environment and result.environment.nodes:
+            return "readings are of one server, and other nodes held a part of the model"
         around: list[Around] = []
         for restart, window in zip(passes, windows, strict=True):
             found = self._around(restart, window.start_ns or 0, window.duration_s or 0, list(result.used_gpus))

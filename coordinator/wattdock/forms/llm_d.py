@@ -25,9 +25,17 @@ def written(facts: Facts) -> str:
         "inter_token_latency": (done.itl, "s/token"),
         "request_latency": (done.e2e, "s"),
     }
-    rates = {
-        "output_token_rate": {"units": "tokens/s", "mean": done.output_tokens_per_s},
-        "request_rate": {"units": "queries/s", "mean": done.requests_per_s},
+    aggregate = {
+        "requests": {"total": done.requests},
+        "latency": {
+            name: {"units": units} | {theirs: getattr(figures, ours) for ours, theirs in QUANTILES.items()}
+            for name, (figures, units) in latencies.items()
+            if figures
+        },
+        "throughput": {
+            "output_token_rate": {"units": "tokens/s", "mean": done.output_tokens_per_s},
+            "request_rate": {"units": "queries/s", "mean": done.requests_per_s},
+        },
     }
     report = {
         "version": "0.2.1",
@@ -39,18 +47,6 @@ def written(facts: Facts) -> str:
             f"Audit: {facts.rungs.audit}. {environment.model.name}, {environment.backend}, {facts.hardware}",
             "keywords": ["wattdock"],
         },
-        "results": {
-            "request_performance": {
-                "aggregate": {
-                    "requests": {"total": done.requests},
-                    "latency": {
-                        name: {"units": units} | {theirs: getattr(figures, ours) for ours, theirs in QUANTILES.items()}
-                        for name, (figures, units) in latencies.items()
-                        if figures
-                    },
-                    "throughput": rates,
-                }
-            },
-        },
+        "results": {"request_performance": {"aggregate": aggregate}},
     }
     return json_text(report, indent=2)

@@ -28,7 +28,7 @@ def written(facts: Facts) -> str:
     if lacking := [name for name, value in configuration.items() if value is None]:
         raise ConfigError(
             f"{facts.rungs.label}: ML.ENERGY's form asks for {', '.join(lacking)}, not measured here",
-            "if an older wattdock measured, write the form with --again" if "architecture" in lacking else "",
+            "if an older wattdock measured, write the form with --again",
         )
     told = {"figure": facts.figure, "boundary": facts.energy.boundary_statement, "audit": facts.rungs.audit}
     task = {"task": facts.environment.dataset, "task_display_name": facts.rungs.label}
@@ -63,7 +63,6 @@ def _configuration(facts: Facts) -> dict[str, object]:
         "avg_output_len": output_len,
         "avg_power_watts": facts.energy.mean_power_w,
         "output_throughput_tokens_per_sec": done.output_tokens_per_s,
-        # Little's law: requests per second × their mean time.
-        "avg_batch_size": done.requests_per_s and done.e2e and done.requests_per_s * done.e2e.mean_s,
+        "avg_batch_size": done.mean_in_flight,
         **{f"{name}_itl_ms": itl and getattr(itl, place) * 1e3 for name, place in QUANTILES.items()},
     }

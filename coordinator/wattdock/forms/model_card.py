@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattdock.text import significant
+
 if TYPE_CHECKING:
     from wattdock.forms.facts import Facts
     from wattdock.forms.rungs import Ladder
@@ -30,7 +32,7 @@ def rung_table(rungs: Ladder) -> list[str]:
     """Return the ladder as lines of a Markdown table."""
     lines = [f"| for a million {rungs.work} | | how it is known |", "|---|---|---|"]
     for rung in rungs.rungs:
-        told = ("unknown",) if rung.value is None else (f"{rung.value:.4g}", rung.interval, rung.unit)
+        told = ("unknown",) if rung.value is None else (significant(rung.value), rung.interval, rung.unit)
         figure = " ".join(filter(None, told))
         lines.append(f"| {rung.name} | {figure} | {rung.state}: {rung.found} |")
     return [*lines, ""]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wattdock.analysis import ExperimentResult
+    from wattdock.store import StoredResult
 
 J_PER_KWH = 3.6e6
 # Figures of a ladder are for so many units of work.
@@ -65,9 +66,11 @@ class Factor:
         value, half = (float(found[name] or 0) for name in ("value", "half")) if found else (0.0, 0.0)
         currency = (found and found["currency"]) or ""
         if not half < value or (currency and option != "--price"):
-            raise ConfigError(
-                f"{option} {text}: write a number above 0, as in {EXAMPLES.get(option, '1.2 or 1.2±0.1')}"
-            )
+            unit = re.sub(r"[\d\s.+±-]", "", said)
+            why = f"{unit} is no currency of three letters; " * (option == "--price" and unit.isalpha())
+            why = "a comma is no decimal point; " if "," in said else why
+            example = EXAMPLES.get(option, "1.2 or 1.2±0.1")
+            raise ConfigError(f"{option} {text}: {why}write a number above 0, as in {example}")
         if option in ("--host", "--pue") and value - half < 1:
             remedy = "write a number from 1 on, with its interval"
             raise ConfigError(f"{option} {text}: the whole takes no less than its part", remedy)
@@ -143,7 +146,7 @@ class Rung:
         """The 95 % interval of `value` as text; empty where it is unknown, and where all factors were exact."""
         if self.low is None or self.high is None or self.low == self.high:
             return ""
-        return format(statistics.Interval(self.low, self.high), ".4g")
+        return format(statistics.Interval(self.low, self.high))
 
     def times(self, factor: Factor, name: str, found: str, unit: str = "kWh") -> Rung:
         """Return this rung × a factor: as known as the factor, and unknown where this one is.
@@ -182,11 +185,10 @@ class Ladder:
         return ConfigError(what, remedy) if self.rungs[0].value is None else None
 
 
-def ladder(result: ExperimentResult, factors: Factors) -> Ladder:
+def ladder(stored: StoredResult, factors: Factors) -> Ladder:
     """Return what a million units of a result's work take, as far as it was measured or factors are named."""
-    audit = result.audit.summary if result.audit else "not audited"
-    if result.status != "ok":
-        audit = f"{result.status}; {audit}"
+    result = stored.result
+    audit = stored.verdict if result.status == "ok" else f"{result.status}; {stored.verdict}"
     return Ladder(result.config.label, result.config.unit, audit, list(_rungs(result, factors)))
 
 
@@ -236,8 +238,10 @@ def _host(result: ExperimentResult, boards: Rung, factor: Factor | str | None) -
     if boards.value is None or energy is None or not energy.total_j or not energy.host_j:
         return Rung("host", "unknown", "no meter of the host was read; name host ÷ boards with --host")
     read_j = known_sum(energy.host_j.values())
-    if read_j is None or energy.bystander_j or result.config.command:
+    nodes = result.environment and result.environment.nodes
+    if read_j is None or energy.bystander_j or result.config.command or nodes:
         why = "it has gaps" if read_j is None else "other GPUs or other work are in it"
+        why = "other nodes held a part of the model" if nodes else why
         return Rung("host", "unknown", f"RAPL was read of the whole host, and {why}; name host ÷ boards with --host")
     value = boards.value * (1 + read_j / energy.total_j)
     said = f"boards + RAPL ({', '.join(energy.host_j)}), whose accuracy nobody states, so no interval; {UNMEASURED}"

@@ -97,7 +97,7 @@ def _tags(stored: StoredResult) -> dict[str, str]:
     result, environment, audit = stored.result, stored.result.environment, stored.result.audit
     tags = {
         "publishable": "publishable" if audit and audit.publishable else "not publishable",
-        "verdict": audit.summary if audit else "not audited",
+        "verdict": stored.verdict,
         "status": result.status,
         "experiment_id": result.experiment_id,
         "folder": stored.folder.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -128,7 +129,9 @@ def require_writable(folder: Path, *, setting: str) -> int:
         # No colon behind a path: what follows `/etc/passwd: ` would pass for a password.
         raise PreflightError(f"{existing} is a file", change)
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise PreflightError(f"cannot write to {folder}: no permission to write in {existing}", change)
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        why = os.strerror(errno.EROFS if is_read_only else errno.EACCES).lower()
+        raise PreflightError(f"cannot write to {folder}: {why} in {existing}", change)
     return require_space(existing, MIN_FREE_BYTES, change)
 
 

@@ -15,6 +15,8 @@ from wattdock.host.processes import child_environment
 CPUINFO = Path("/proc/cpuinfo")
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 10
+# The variable with the commit that an image of the coordinator was built from, which has no checkout.
+IMAGE_REVISION = "WATTDOCK_REVISION"
 CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
 UNTRACKED = "?? "
 
@@ -57,11 +59,11 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """Return a description of this machine."""
-        own = checkout(CHECKOUT, CODE_FOLDERS)
+        own = own_checkout()
         lines = CPUINFO.read_text().splitlines() if os.access(CPUINFO, os.R_OK) else []
         return cls(
             cpu_model=next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None),
-            cpu_count=len(os.sched_getaffinity(0)),
+            cpu_count=cls.usable_cpus(),
             memory_total_bytes=cls.total_memory_bytes(),
             kernel=f"{platform.system()} {platform.release()}",
             wattdock_commit=own.commit,
@@ -69,12 +71,24 @@ class Machine:
         )
 
     @staticmethod
-    def checkout(folder: Path | None = None) -> Checkout:
-        """Return the checkout that a folder lies in, in which every new file counts; None is wattdock's own."""
+    def checkout(folder: Path | None = None, *words: str) -> Checkout:
+        """Return the checkout that a folder lies in, in which every new file counts; None is wattdock's own.
+
+        Args:
+            words: Of a command that runs there; files that they name count wherever they lie, if git ignores them, too.
+        """
         if folder is None:
-            # Studies, reports and bundles that are kept beside wattdock's code change nothing that measures.
-            return checkout(CHECKOUT, CODE_FOLDERS)
-        return checkout(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
+            return own_checkout()
+        folder = folder.resolve()
+        root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
+        files = [folder / word for word in words if os.path.isfile(folder / word)]  # noqa: PTH113  (of any length)
+        named = {place for file in files for place in (file.parent.resolve() / file.name, file.resolve())}
+        return checkout(root, named=tuple(sorted(named)))
+
+    @staticmethod
+    def usable_cpus() -> int:
+        """Return how many CPUs this process may run on."""
+        return len(os.sched_getaffinity(0))
 
     @staticmethod
     def total_memory_bytes() -> int | None:
@@ -83,12 +97,12 @@ class Machine:
         return size_bytes if size_bytes > 0 else None
 
 
-@cache
-def checkout(folder: Path, code: tuple[str, ...] = ("",)) -> Checkout:
+def checkout(folder: Path, code: tuple[str, ...] = ("",), *, named: tuple[Path, ...] = ()) -> Checkout:
     """Return the checkout whose root a folder is; of no commit where it is none, or without git.
 
     Args:
         code: Beginnings of the names of new files that count; changed files count wherever they lie.
+        named: Files that count wherever they lie, but for programs outside of the checkout, such as interpreters.
     """
     if not (folder / ".git").exists():
         return Checkout()
@@ -96,17 +110,34 @@ def checkout(folder: Path, code: tuple[str, ...] = ("",)) -> Checkout:
     # are not to start programs.
     ask = ["git", "-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
     ask += ["-C", str(folder)]
+    inside = {str(file.relative_to(folder)): file for file in named if file.is_relative_to(folder)}
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
         # Entries, two letters and a name, end with a null byte, and none is quoted.
         how = ["--porcelain", "-z", "--ignore-submodules", "--no-renames"]
         entries = _answer([*ask, "--no-optional-locks", "status", *how]).split("\0")[:-1]
+        tracked = _answer([*ask, "--literal-pathspecs", "ls-files", "-z", "--", *inside]).split("\0") if inside else []
     except (OSError, subprocess.SubprocessError):
         return Checkout()
     changed = [entry[3:] for entry in entries if not entry.startswith(UNTRACKED)]
     new = [entry[3:] for entry in entries if entry.startswith(UNTRACKED) and entry[3:].startswith(code)]
     results = f"{STUDIES}/*/{JOURNAL}"
-    return Checkout(commit.strip(), (*changed, *(name for name in new if not any((folder / name).glob(results)))))
+    changed += [name for name in new if not any((folder / name).glob(results))]
+    changed += [name for name in inside if name not in tracked and not name.startswith(tuple(changed))]
+    strange = (str(file) for file in named if not file.is_relative_to(folder) and not os.access(file, os.X_OK))
+    return Checkout(commit.strip(), (*changed, *strange))
+
+
+@cache
+def own_checkout() -> Checkout:
+    """Return wattdock's own checkout, read once, as is the code itself; of an image, what it was built from.
+
+    Studies, reports and bundles that are kept beside it change nothing that measures.
+    """
+    revision = os.environ.get(IMAGE_REVISION, "unknown")
+    if (CHECKOUT / ".git").exists() or revision == "unknown":
+        return checkout(CHECKOUT, CODE_FOLDERS)
+    return Checkout(revision.removesuffix("-dirty"), ("the image's sources",) * revision.endswith("-dirty"))
 
 
 def _answer(words: list[str]) -> str:

@@ -52,11 +52,6 @@ class CpuTimes:
     measurement_ticks: int | None = None
     stolen: int = 0
 
-    def busy_share_since(self, earlier: CpuTimes) -> float | None:
-        """Return the mean busy share since `earlier`, 0 to 1; None where no tick has passed."""
-        passed = self.total - earlier.total
-        return (self.busy - earlier.busy) / passed if passed > 0 else None
-
     def others_share_since(self, earlier: CpuTimes) -> float | None:
         """Return the mean share since `earlier` that went to processes of others, 0 to 1; None where unknown."""
         passed = self.total - earlier.total

@@ -82,13 +82,11 @@ class AuditedRow:
     answers: dict[Question, Answer] = field(init=False)
 
     def __post_init__(self) -> None:
-        questions: tuple[Question, ...] = ("wrong", "known", "repeat")
-        object.__setattr__(self, "answers", {question: self._answer(question) for question in questions})
-
-    def _answer(self, question: Question) -> Answer:
-        if self.against(question):
-            return "against"
-        return "unknown" if self.missing(question) else "nothing against"
+        answers: dict[Question, Answer] = dict.fromkeys(("wrong", "known", "repeat"), "nothing against")
+        found: tuple[tuple[Answer, list[Check]], ...] = (("unknown", self.missing()), ("against", self.against()))
+        for answer, checks in found:
+            answers |= {check.question: answer for check in checks if check.question}
+        object.__setattr__(self, "answers", answers)
 
     def against(self, question: Question | None = None) -> list[Check]:
         """Return the checks that speak against the row."""
@@ -220,8 +218,8 @@ def window_resolved(compared: Compared) -> Outcome:
     return Outcome(verdict(failed=share > MOST_OF_WINDOW), figure)
 
 
-@CHECKS.check("settings told", question="repeat", threshold="all that another run needs")
+@CHECKS.check("settings told", question="repeat", threshold="all that another run needs, as far as any origin tells it")
 def settings_told(compared: Compared) -> Outcome:
     """Whether the row says what to run again."""
-    lacking = [name for name in (*SETTINGS, "weights_revision") if getattr(compared.row, name) is None]
+    lacking = [name for name in SETTINGS if getattr(compared.row, name) is None]
     return Outcome("unknown", f"not told: {', '.join(lacking)}") if lacking else Outcome("pass", "all told")

@@ -9,7 +9,7 @@ from importlib.resources import files
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from wattdock.config import parse_yaml
 from wattdock.errors import ConfigError
@@ -51,7 +51,6 @@ class Imported(Stored):
     gpu_count: Positive | None = None
     precision: Said | None = None
     prompts: Said | None = None
-    weights_revision: Said | None = None
     in_flight: Positive | None = None
     mean_in_flight: Positive | None = None
     active_parameters: Positive | None = None
@@ -86,10 +85,8 @@ class Imported(Stored):
 NUMBERS = {name for name, field in Imported.model_fields.items() if "float" in str(field.annotation)}
 
 
-class Product(BaseModel):
+class Product(BaseModel, extra="forbid"):
     """The product of what paths lead to, ÷ what `per` leads to."""
-
-    model_config = ConfigDict(extra="forbid")
 
     product: list[str]
     per: str | None = None
@@ -108,10 +105,8 @@ class Product(BaseModel):
         return prod(factor or 1.0 for factor in factors) / divisor
 
 
-class Origin(BaseModel):
+class Origin(BaseModel, extra="forbid"):
     """A form of files, as `origins.yaml` describes it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     source: str
     marks: list[str]
@@ -229,11 +224,7 @@ def _row(name: str, row: Any, document: Any, link: str) -> Imported:
 
 
 def _number(value: Any, where: str) -> float | None:
-    """Return a figure above 0; None for 0, infinity and what is not told.
-
-    Raises:
-        ConfigError: It is no number, or one that no figure can be.
-    """
+    """Return a figure above 0; None for 0, infinity and what is not told; raise for what is no figure."""
     try:
         number = float(value or 0)
     except (TypeError, ValueError, OverflowError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from wattdock.config import Split
 from wattdock.errors import Cause, ConfigError, PreflightError, UnknownArchitectureError
@@ -33,15 +33,17 @@ class Estimate:
     Attributes:
         gpus: By kind of GPU, the estimate for the split asked for, else for the smallest that holds the model, else for
             the largest tensor parallelism.
+        fewest: By kind of GPU, the splits over the fewest; see `ModelMemory.fewest_gpus`.
         per_node: How many of a kind a node has.
-        margin: Share of everything that stays free before the verdict is "fits".
     """
 
     figures: ModelFigures
     model: ModelMemory
     gpus: dict[str, MemoryEstimate]
+    fewest: dict[str, dict[str, MemoryEstimate | None]]
     per_node: Mapping[str, int]
-    margin: float = MARGIN
+    # Share of everything that stays free before the verdict is "fits".
+    margin: ClassVar = MARGIN
 
     @classmethod
     def of(
@@ -76,12 +78,12 @@ class Estimate:
             model = ModelMemory.of(config, engine, requests, stored=figures.stored, dtype=dtype)
         except UnknownArchitectureError as error:
             raise ConfigError(f"{figures.name} cannot be estimated: {error}") from error
-        estimates = {}
+        fewest = {gpu: model.fewest_gpus(memory_bytes) for gpu, (memory_bytes, _) in gpus.items()}
+        estimates, largest = {}, Split(tensor=model.tensor_sizes[-1])
         for gpu, (memory_bytes, _) in gpus.items():
-            smallest = None if split else next(filter(None, model.fewest_gpus(memory_bytes).values()), None)
-            largest = Split(tensor=model.tensor_sizes[-1])
+            smallest = None if split else next(filter(None, fewest[gpu].values()), None)
             estimates[gpu] = smallest or model.estimate(split or largest, memory_bytes)
-        return cls(figures, model, estimates, {gpu: count for gpu, (_, count) in gpus.items()})
+        return cls(figures, model, estimates, fewest, {gpu: count for gpu, (_, count) in gpus.items()})
 
     @property
     def nodes(self) -> dict[str, tuple[int, Split] | None]:
@@ -106,7 +108,7 @@ class Estimate:
         for gpu, memory in self.gpus.items():
             fewest_gpus = {
                 kind: fewest and {"gpus": fewest.split.gpus, "verdict": fewest.verdict}
-                for kind, fewest in self.model.fewest_gpus(memory.memory_bytes).items()
+                for kind, fewest in self.fewest[gpu].items()
             }
             found = nodes[gpu]
             over = found and {"nodes": found[0], "split": found[1].label, "gpus": found[1].gpus}

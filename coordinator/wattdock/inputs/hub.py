@@ -5,6 +5,7 @@ huggingface_hub reads the access token by itself; wattdock never sees the token.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,9 +20,10 @@ from wattdock.inputs.locate import COMMIT
 from wattdock.inputs.memory import StoredWeights
 from wattdock.inputs.model_folder import read_config
 from wattdock.inputs.weights import OTHER_WEIGHTS, stored_weights, without_safetensors
+from wattdock.opening import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     Snapshot = Callable[..., Any]
 
@@ -67,10 +69,8 @@ def resolve_hub(
         with_weights: Fetch its weights; otherwise settings and tokenizer only.
 
     Raises:
-        ConfigError: `model_id` is no model id.
         PreflightError: The model cannot be downloaded; the message says why and what to do.
     """
-    check_id(model_id)
     cache, revision = home / "models" / "hub", revision or "main"
     patterns = [*(PATTERNS if with_weights else PATTERNS[1:]), *(["*.py"] if with_code else [])]
     snapshot = _snapshot(model_id, cache, patterns)
@@ -82,6 +82,32 @@ def resolve_hub(
         )
 
 
+def require_as_fetched(snapshot: Path, files: Mapping[str, str]) -> None:
+    """Refuse a snapshot that was changed here: figures would be published under its commit.
+
+    Args:
+        files: As of `file_digests`.
+
+    Raises:
+        PreflightError: One of its files is not the hub's.
+
+    Source: huggingface_hub 2.4 links each file, where it can, to a file called by its hash: git's, or SHA-256 if large.
+    """
+    blobs = {snapshot / name: (snapshot / name).resolve() for name in files}
+    links = [file for file in blobs if file.is_symlink()]
+    for (file, blob), sha256 in zip(blobs.items(), files.values(), strict=True) if links else ():
+        hashes = {sha256}
+        if file.suffix != ".safetensors":
+            content = read_regular(blob)
+            of_git = b"blob %d\0" % len(content) + content
+            # Mirrors tell the SHA-1 of the content alone, or a name of another length.
+            hashes |= {hashlib.sha1(data, usedforsecurity=False).hexdigest() for data in (of_git, content)}
+        if file not in links or (len(blob.name) in map(len, hashes) and blob.name not in hashes):
+            raise PreflightError(
+                f"{file} is not the hub's: it was changed here", "delete it with what it links to, or give its folder"
+            )
+
+
 def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
     """Return what fetches a model's files of these patterns, by revision."""
     from huggingface_hub import snapshot_download
@@ -90,11 +116,7 @@ def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:
 
 
 def _cached(snapshot: Snapshot, revision: str, model_id: str, cache: Path) -> Path | None:
-    """Return the cached snapshot if it is complete and its commit is known without a request.
-
-    Raises:
-        OSError: This user may not enter the cache, which the hub's client takes for an empty one.
-    """
+    """Return the cached snapshot if it is complete and its commit is known without a request."""
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.file_download import repo_folder_name
@@ -104,6 +126,7 @@ def _cached(snapshot: Snapshot, revision: str, model_id: str, cache: Path) -> Pa
     try:
         return Path(snapshot(revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
+        # The hub's client takes a cache that this user may not enter for an empty one.
         snapshots = cache / repo_folder_name(repo_id=model_id, repo_type="model") / "snapshots"
         with suppress(FileNotFoundError):
             (snapshots / revision).stat()

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.filesize import decimal as size_text
+
+from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError, PreflightError, os_errors_as
-from wattdock.files import MAX_JSON_BYTES
+from wattdock.files import MAX_JSON_BYTES, write_whole
+from wattdock.host import folders
 from wattdock.inputs.architecture import MOST_LAYERS
 from wattdock.inputs.locate import locate
 from wattdock.inputs.weights import BROKEN, beginning_of, check_weights, weight_files
@@ -22,15 +28,18 @@ from wattdock_proto.context import LARGEST, text_config
 from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, WEIGHTS, gguf_models, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import io
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from wattdock.config import ModelSpec
 
 ModelKind = Literal["embedded", "hub", "none", "path", "served", "shape"]
 
-# How much of each end of a file of weights tells it from others: fine-tunes differ in nearly every value.
-SAMPLE_BYTES = 1 << 20
+# The smallest file of weights whose hashing is told: it takes a second, or as long as its disk needs to read it.
+LONG_BYTES = 1 << 30
+# How old a file's state must be to stand for its content: file systems date changes to milliseconds, some to seconds.
+SETTLED_NS = 3 * NS_PER_S
 # Files of a model's folder that decide the work beside the weights: settings, tokenizer, chat templates.
 DECISIVE = (
     *("config.json", "generation_config.json", "*quant*_config.json", INDEX),
@@ -47,8 +56,8 @@ ADAPTER = "adapter_config.json"
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # How classes of transformers 5.24 end whose heads give labels, scores or masked words.
 OTHER_HEADS = ("Classification", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
-# Hex digits that are kept of a file's digest: results hold one for each file.
-DIGEST_DIGITS = 16
+# Folder of known digests in this user's cache, by the state of the file: only a change of the file changes its ctime.
+KNOWN = "digests"
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class ModelFolder:
         kind: Which kind of request it answers.
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
-            model's archive), `sampled` (a local folder, see `fingerprint`) or `config` (a shape). A snapshot in the
+            model's archive), `files` (a local folder, see `fingerprint`) or `config` (a shape). A snapshot in the
             hub's cache has `hub-cache:<commit>+` before its fingerprint, since its files may have been edited.
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
@@ -103,8 +112,8 @@ class ModelFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def read_again(self) -> ModelFolder:
-        """Return it with the digests of its files as they are now.
+    def read_again(self, progress: Callable[[str], None] = lambda _: None) -> ModelFolder:
+        """Return it with the digests of its files as they are now; `progress` is as in `file_digests`.
 
         Raises:
             PreflightError: A file cannot be read.
@@ -112,17 +121,22 @@ class ModelFolder:
         if self.kind in ("none", "served"):
             return self
         with_weights = not (self.random_weights or (self.served_as and self.kind == "hub"))
-        files = file_digests(self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf)
+        files = file_digests(
+            self.path, with_code=self.with_code, with_weights=with_weights, gguf=self.gguf, progress=progress
+        )
         if self.draft:
-            files |= {f"draft/{name}": digest for name, digest in self.draft.read_again().files.items()}
+            files |= {f"draft/{name}": digest for name, digest in self.draft.read_again(progress).files.items()}
         return replace(self, files=files)
 
     def changes_since(self, files: Mapping[str, str]) -> str:
         """Return in words which of its files differ from earlier ones; empty where none does."""
         changes = []
         for name in sorted({name for name, _ in files.items() ^ self.files.items()}):
-            how = "is new" if name not in files else "has changed" if name in self.files else "is gone"
-            changes.append(f"{name} {how}")
+            before, now = files.get(name, ""), self.files.get(name, "")
+            # Earlier versions kept 16 digits, for weights of their two ends.
+            if not (before and len(before) < len(now) and now.startswith(before)):
+                how = "is gone" if not now else "has changed" if before else "is new"
+                changes.append(f"{name} {how}")
         return listed(changes)
 
 
@@ -195,13 +209,12 @@ def check_folder(path: Path, *, gguf: str = "", backend: str = "", load_format: 
         what = "is a file" if path.exists() else "does not exist"
         raise ConfigError(f"model folder {path} {what}", "give a folder with config.json and *.safetensors")
     _require_no_adapter(path)
-    _check_config(path)
-    _require_settings(path)
+    _check_settings(path)
     check_weights(weight_files(path, gguf=gguf, backend=backend, load_format=load_format))
 
 
-def _check_config(path: Path) -> None:
-    """Refuse an encoder-decoder, a head for labels or masked words, forged layers, and weights under other names."""
+def _check_settings(path: Path) -> None:
+    """Refuse encoder-decoders, heads for labels, forged layers, weights under other names, placeholders for files."""
     config = read_config(path)
     if own := config.get("transformers_weights"):
         what = f"config.json in {path} names its weights ({own!r}), and only transformers reads that setting"
@@ -213,10 +226,7 @@ def _check_config(path: Path) -> None:
     heads = [str(name) for name in named] if isinstance(named, list) else []
     if config.get("is_encoder_decoder") is True or (heads and all(head.endswith(OTHER_HEADS) for head in heads)):
         raise ConfigError(f"{path} is no decoder of text: {str(heads)[:100]}", "give one, as of …ForCausalLM")
-
-
-def _require_settings(path: Path) -> None:
-    """Refuse a placeholder for settings or tokenizer: git-lfs's pointer, an error's page, another encoding."""
+    # A placeholder: git-lfs's pointer, an error's page, another encoding.
     for file in sorted(file for pattern in DECISIVE for file in path.glob(pattern) if file.is_file()):
         begin = beginning_of(file, 64)
         if begin.startswith(b"version https://git-lfs") or (file.suffix == ".json" and begin.lstrip()[:1] != b"{"):
@@ -238,19 +248,26 @@ def _require_no_adapter(path: Path) -> None:
     )
 
 
-def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf: str = "") -> dict[str, str]:
-    """Return the first 16 hex digits of the SHA-256 of every file that decides what a model computes, by name.
+def file_digests(
+    path: Path,
+    *,
+    with_code: bool,
+    with_weights: bool = True,
+    gguf: str = "",
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, str]:
+    """Return the SHA-256, in hexadecimal digits, of every file that decides what a model computes, by name.
 
-    A file of weights is told by its size and its first and last MiB: enough to tell fine-tunes apart in milliseconds,
-    where hashing 16 GB would take half a minute before every run. Not proof against tampering.
+    A file of weights is read once: while its device, inode, size, mtime and ctime stay, its digest is known.
 
     Args:
         with_code: Whether the folder's Python files run, too.
         with_weights: Whether the weights are read from the folder.
         gguf: Name of the GGUF file whose model is read; empty counts transformers' files and all GGUF models.
+        progress: Gets a line before each file of weights that takes long.
 
     Raises:
-        PreflightError: A file cannot be read, or the folder has no weights.
+        PreflightError: A file cannot be read, or the folder has no weights; or others can change the known digests.
     """
     patterns = (*DECISIVE, *CODE) if with_code else DECISIVE
     weights = {*weight_files(path, gguf=gguf)} if with_weights else set()
@@ -263,21 +280,35 @@ def file_digests(path: Path, *, with_code: bool, with_weights: bool = True, gguf
         for file in sorted(file for file in files if not file.is_dir()):
             with open_data(file) as stream:
                 if file in weights:
-                    size_bytes = stream.seek(0, os.SEEK_END)
-                    digest = hashlib.sha256(f"{size_bytes}\0".encode())
-                    for start in (0, max(0, size_bytes - SAMPLE_BYTES)):
-                        stream.seek(start)
-                        digest.update(stream.read(SAMPLE_BYTES))
+                    digest = _digest_of_weights(stream, file.name, progress)
                 else:
-                    digest = hashlib.file_digest(stream, "sha256")
-            digests[file.relative_to(path).as_posix()] = digest.hexdigest()[:DIGEST_DIGITS]
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digests[file.relative_to(path).as_posix()] = digest
         return digests
     except OSError as error:
         what = f"cannot read {error.filename or path}: {error.strerror}"
         raise PreflightError(what, "put a file there that this user may read") from error
 
 
+def _digest_of_weights(stream: io.BufferedReader, name: str, progress: Callable[[str], None]) -> str:
+    """Return the SHA-256 of a file, which is not read where its digest in this state is known."""
+    known, state = folders.engine_cache(folders.wattdock_home()) / KNOWN, os.fstat(stream.fileno())
+    folders.make_own(known.parent)
+    folders.make_own(known)
+    known /= f"{state.st_dev}-{state.st_ino}-{state.st_size}-{state.st_mtime_ns}-{state.st_ctime_ns}"
+    with suppress(FileNotFoundError):
+        return read_regular(known).decode()
+    if state.st_size > LONG_BYTES:
+        progress(f"hashing {name} ({size_text(state.st_size)})")
+    is_settled = time.time_ns() - state.st_ctime_ns > SETTLED_NS
+    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    with suppress(OSError):
+        if is_settled:
+            write_whole(known, digest.encode())
+    return digest
+
+
 def fingerprint(files: Mapping[str, str]) -> str:
-    """Return `sampled-sha256:<hex>` over what `file_digests` returned: the revision of a local model."""
+    """Return `files-sha256:<hex>` over what `file_digests` returned: the revision of a local model."""
     lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
-    return f"sampled-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+    return f"files-sha256:{hashlib.sha256(lines.encode()).hexdigest()}"

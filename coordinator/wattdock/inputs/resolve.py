@@ -16,17 +16,10 @@ from typing import TYPE_CHECKING, Any
 from wattdock.config import ModelSpec
 from wattdock.errors import Cause, ConfigError
 from wattdock.host import Machine
+from wattdock.inputs import model_folder
 from wattdock.inputs.embedded import resolve_embedded
 from wattdock.inputs.locate import Location, locate
-from wattdock.inputs.model_folder import (
-    DIGEST_DIGITS,
-    ModelFolder,
-    check_folder,
-    describe_folder,
-    fingerprint,
-    read_config,
-    real_folder,
-)
+from wattdock.inputs.model_folder import ModelFolder
 from wattdock.inputs.served import ServedModels
 from wattdock.inputs.shapes import ModelFigures, preset_of, presets, resolve_shape, shape_config, unknown_model
 from wattdock.inputs.weights import stored_weights
@@ -60,7 +53,7 @@ def check_model(spec: ModelSpec, config: ExperimentConfig | None = None) -> None
         shape_config(spec.shape)
     elif spec.path is not None:
         place = locate(spec.path)
-        check_folder(place.folder, gguf=place.gguf, **_reader(config))
+        model_folder.check_folder(place.folder, gguf=place.gguf, **_reader(config))
     elif spec.id is not None and spec.on_hub:
         from wattdock.inputs.hub import check_id
 
@@ -103,17 +96,17 @@ def resolve_model(
     folder = _resolved(spec, home, progress, config)
     if config is None or config.draft is None:
         return folder
-    return replace(folder, draft=_resolved(config.draft, home, progress, config)).read_again()
+    return replace(folder, draft=_resolved(config.draft, home, progress, config)).read_again(progress)
 
 
 def _command(command: CommandSection) -> ModelFolder:
     """Return, in a model's place, what pins a command: the files that its words name, and its folder's commit."""
-    folder, files = command.working_folder, {}
-    for word in dict.fromkeys(command.command):
-        if (path := folder / word).is_file() and path.stat().st_size <= MOST_HASHED_BYTES:
-            with suppress(OSError), open_data(path) as stream:
-                files[word] = hashlib.file_digest(stream, "sha256").hexdigest()[:DIGEST_DIGITS]
-    checkout = Machine.checkout(folder)
+    folder, files, words = command.working_folder, {}, command.filled_in("{gpus}")[0]
+    for word in dict.fromkeys(words):
+        with suppress(OSError, ValueError), open_data(path := folder / word) as stream:
+            if path.stat().st_size <= MOST_HASHED_BYTES:
+                files[word] = hashlib.file_digest(stream, "sha256").hexdigest()
+    checkout = Machine.checkout(folder, *words)
     changed = f" ({listed(checkout.changes)})" if checkout.changes else ""
     revision = checkout.revision and checkout.revision + changed
     return ModelFolder(folder, "none", command.label, revision, False, False, files=files)
@@ -136,22 +129,24 @@ def _resolved(
         folder = resolve_shape(spec.shape, home=home, progress=progress)
     elif spec.path is not None:
         place = locate(spec.path)
-        place = Location(real_folder(place.folder), place.gguf)
-        folder = replace(describe_folder(place.folder, kind="path", name=place.name), gguf=place.gguf)
+        place = Location(model_folder.real_folder(place.folder), place.gguf)
+        folder = replace(model_folder.describe_folder(place.folder, kind="path", name=place.name), gguf=place.gguf)
         cached = f"hub-cache:{place.cached[1]}+" if place.cached else ""
     elif spec.id == ModelSpec.EMBEDDED:
         folder = resolve_embedded(home=home, progress=progress)
     else:
-        from wattdock.inputs.hub import resolve_hub
+        from wattdock.inputs.hub import require_as_fetched, resolve_hub
 
         assert spec.id is not None
         how: dict[str, Any] = {"with_code": with_code, "with_weights": served is None}
         path = resolve_hub(spec.id, revision=spec.revision, home=home, progress=progress, **how)
         if not served:
-            check_folder(path, **_reader(config))
-        folder = describe_folder(path, kind="hub", name=spec.id, revision=path.name)
-    folder = replace(folder, with_code=with_code, served_as=served.name if served else "").read_again()
-    return replace(folder, revision=folder.revision or f"{cached}{fingerprint(folder.files)}")
+            model_folder.check_folder(path, **_reader(config))
+        folder = model_folder.describe_folder(path, kind="hub", name=spec.id, revision=path.name)
+    folder = replace(folder, with_code=with_code, served_as=served.name if served else "").read_again(progress)
+    if folder.kind == "hub":
+        require_as_fetched(folder.path, folder.files)
+    return replace(folder, revision=folder.revision or f"{cached}{model_folder.fingerprint(folder.files)}")
 
 
 def figures_of(name: str, *, home: Path) -> ModelFigures:
@@ -197,10 +192,10 @@ def known_figures(
         return replace(presets()[spec.shape], name=f"shape:{spec.shape}", quantization=None)
     if spec.path is not None:
         place, reader = locate(spec.path), _reader(config)
-        check_folder(place.folder, gguf=place.gguf, **reader)
+        model_folder.check_folder(place.folder, gguf=place.gguf, **reader)
         stored = stored_weights(place.folder, gguf=place.gguf, **reader)
         source = f"config.json and files in {place.folder}"
-        return ModelFigures(place.name, read_config(place.folder), source, stored=stored)
+        return ModelFigures(place.name, model_folder.read_config(place.folder), source, stored=stored)
     if spec.id == ModelSpec.EMBEDDED:
         return replace(presets()["smollm2-135m"], name=spec.id)
     if home is not None and spec.id:

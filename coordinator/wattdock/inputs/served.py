@@ -96,7 +96,8 @@ class ServedModels:
         """Return the model that an experiment means.
 
         Raises:
-            ConfigError: There is another model than the experiment names, or several and none is named.
+            ConfigError: There is another model than the experiment names, be it under that name, or several and none is
+                named.
         """
         asked, label = getattr(config.section, "model", None), config.model.label
         if asked:
@@ -106,6 +107,12 @@ class ServedModels:
         else:
             meant = [model for model in self.models if model.names & {label, label.rpartition("/")[2]}]
         if len(meant) == 1:
+            root = meant[0].root
+            # OWNER/NAME; a path on the server's machine tells no id.
+            is_id = root.count("/") == 1 and root[0] not in "/.~"
+            if config.model.on_hub and is_id and not f"/{root}".lower().endswith(f"/{label}".lower()):
+                has = f"{self.url} serves {root} as {meant[0].name}, not {label}"
+                raise ConfigError(has, f"give --model {root}, or leave --model out", cause=Cause.INVALID_VALUE)
             return meant[0]
         has = listed([model.name for model in self.models]) or "no model"
         if meant:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.launch.container import Bind
     from wattdock.launch.images import ImagesLock
-    from wattdock.launch.protocol import LaunchSpec
+    from wattdock.launch.protocol import Launcher, LaunchSpec
 
 PROGRAMS = ("apptainer", "singularity")
 REGISTRY, ARCHIVE, DIGEST = "docker://", "oci-archive:", "@sha256:"
@@ -91,12 +91,12 @@ def file_of(name: str) -> Path:
 
 
 @contextmanager
-def launcher(choice: LauncherChoice, *, say: Callable[[str], None], **_: object) -> Iterator[ApptainerLauncher]:
+def launcher(choice: LauncherChoice, *, say: Callable[[str], None], **_: object) -> Iterator[Launcher]:
     """Yield a launcher of containers from the image of `choice`, whose file is made first."""
     assert choice.image is not None
     file = image_file(choice.image, folders.engine_cache(folders.wattdock_home()) / "images", say)
     with folders.scratch_folder() as scratch:
-        yield ApptainerLauncher(choice.image.engine, file, cache=choice.cache, scratch=scratch)
+        yield partial(launch, engine=choice.image.engine, file=file, cache=choice.cache, scratch=scratch)
 
 
 def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
@@ -122,40 +122,33 @@ def image_file(image: Image, folder: Path, say: Callable[[str], None]) -> Path:
     return target / IMAGE_FILE
 
 
-class ApptainerLauncher:
-    """Starts runners in containers from the file of an image.
+def launch(spec: LaunchSpec, *, engine: Engine, file: Path, cache: Path, scratch: Path) -> ContainedRunner:
+    """Start a container from the file of an image, and return before its runner answers.
 
     Args:
         cache: Folder for what engines compile; made where it is not there.
         scratch: Folder that each container gets a new folder of, for its /tmp.
+
+    Raises:
+        PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
+        LaunchError: The program or its log cannot be opened, or the model cannot be read.
     """
-
-    def __init__(self, engine: Engine, file: Path, *, cache: Path, scratch: Path) -> None:
-        self._engine, self._file, self._cache, self._scratch = engine, file, cache, scratch
-
-    def launch(self, spec: LaunchSpec) -> ContainedRunner:
-        """Start a container and return before its runner answers.
-
-        Raises:
-            PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
-            LaunchError: The program or its log cannot be opened, or the model cannot be read.
-        """
-        (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-        models, folder = container.models_binds(spec), folders.make_socket_folder(os.environ)
-        command = [
-            *(self._engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
-            *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
-            *("--pwd", str(spec.folder or container.SOCKET_FOLDER), "--workdir", tempfile.mkdtemp(dir=self._scratch)),
-            *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(spec, folder.path, self._cache), *models)),
-            *(str(self._file), *(() if spec.command else container.ENTRYPOINT), *container.runner_arguments(spec)),
-        ]
-        # --nv shows all GPUs of the host.
-        own = dict(spec.variables) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indices))}
-        inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
-        prefix = f"{Path(self._engine.address).name.upper()}ENV_"
-        passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
-        variables = processes.child_environment(os.environ, PLACES) | passed
-        return ContainedRunner(start(command, spec, folder, variables), folder, spec)
+    (cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+    models, folder = container.models_binds(spec), folders.make_socket_folder(os.environ)
+    command = [
+        *(engine.address, "exec", *(("--nv",) if spec.gpu_indices else ())),
+        *("--containall", "--cleanenv", "--no-eval", "--no-home", "--home", f"{container.CACHE_FOLDER}/home"),
+        *("--pwd", str(spec.folder or container.SOCKET_FOLDER), "--workdir", tempfile.mkdtemp(dir=scratch)),
+        *(f"--mount={_mount(bind)}" for bind in (*container.own_binds(spec, folder.path, cache), *models)),
+        *(str(file), *(() if spec.command else container.ENTRYPOINT), *container.runner_arguments(spec)),
+    ]
+    # --nv shows all GPUs of the host.
+    own = dict(spec.variables) | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpu_indices))}
+    inside = container_variables(spec.gpu_uuids, os.environ, cache=container.CACHE_FOLDER) | own
+    prefix = f"{Path(engine.address).name.upper()}ENV_"
+    passed = {f"{prefix}{name}": value for name, value in inside.items() if name != "HOME"}
+    variables = processes.child_environment(os.environ, PLACES) | passed
+    return ContainedRunner(start(command, spec, folder, variables), folder, spec)
 
 
 class ContainedRunner(container.Contained, RunnerProcess):

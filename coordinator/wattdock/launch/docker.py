@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal as size_text
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
     from wattdock.config import ContainerSpec, ExperimentConfig
     from wattdock.files import NewFolder
-    from wattdock.launch.container import Bind
     from wattdock.launch.engine import Image
     from wattdock.launch.images import ImagesLock
-    from wattdock.launch.protocol import LaunchSpec
+    from wattdock.launch.protocol import Launcher, LaunchSpec
 
 SIGNAL_BASE = 128
 # How late an engine tells at most that a container has ended; an instant further back is of another clock.
@@ -93,84 +93,77 @@ def choose(
 
 
 @contextlib.contextmanager
-def launcher(choice: LauncherChoice, **_: object) -> Iterator[DockerLauncher]:
+def launcher(choice: LauncherChoice, **_: object) -> Iterator[Launcher]:
     """Yield a launcher of containers from the image of `choice`."""
     assert choice.image is not None
     assert choice.limits is not None
-    yield DockerLauncher(choice.image, cache=choice.cache, limits=choice.limits)
+    yield partial(launch, image=choice.image, cache=choice.cache, limits=choice.limits)
 
 
-class DockerLauncher:
-    """Starts runners in containers of one image.
+def launch(spec: LaunchSpec, *, image: Image, cache: Path, limits: ContainerSpec) -> RunnerContainer:
+    """Start a container of an image, on the engine that has it, and return before its runner answers.
 
     Args:
-        image: The image, on the engine that has it.
         cache: Folder for what engines compile; made where it is not there.
+
+    Raises:
+        PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
+        LaunchError: The engine cannot create or start it, or its log cannot be written.
     """
+    from docker.errors import DockerException
 
-    def __init__(self, image: Image, *, cache: Path, limits: ContainerSpec) -> None:
-        self._image, self._cache, self._limits = image, cache, limits
+    models, folder = models_binds(spec), folders.make_socket_folder(os.environ)
+    try:
+        with contextlib.ExitStack() as undo:
+            (cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
+            spec.log_path.touch()
+            client = connect(image.engine.address)
+            undo.callback(client.close)
+            arguments = {"name": f"wattdock-{folder.path.name.removeprefix('wattdock-')}"} | create_arguments(
+                spec,
+                image,
+                user=(os.getuid(), os.getgid()),
+                binds=[*own_binds(spec, folder.path, cache), *models],
+                labels=owner_labels(spec.alive_lock, folder.path) if spec.alive_lock else {},
+                limits=limits,
+                environ=os.environ,
+            )
+            container = _start(client, spec, arguments)
+            undo.callback(container.remove, force=True, v=True)
+            # Removes the container and its socket's folder if this process is killed, and holds the leases until
+            # then, so that nobody else gets the GPUs before the container is gone.
+            socket = image.engine.address.removeprefix("unix://")
+            keeper = subprocess.Popen(
+                [*KEEPER, "container", socket, str(container.id), str(folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                pass_fds=(*spec.lease_fds, folder.descriptor),
+                start_new_session=True,
+            )
+            undo.pop_all()
+    except (DockerException, OSError) as error:
+        folder.remove()
+        raise LaunchError(f"no container could be started: {explained(error)}") from error
+    return RunnerContainer(client, container, keeper, folder, spec)
 
-    def launch(self, spec: LaunchSpec) -> RunnerContainer:
-        """Start a container and return before its runner answers.
 
-        Raises:
-            PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
-            LaunchError: The engine cannot create or start it, or its log cannot be written.
-        """
-        from docker.errors import DockerException
+def _start(client: docker.DockerClient, spec: LaunchSpec, arguments: Mapping[str, Any]) -> Container:
+    from docker.errors import APIError
+    from docker.types import Ulimit
 
-        models, folder = models_binds(spec), folders.make_socket_folder(os.environ)
-        try:
-            with contextlib.ExitStack() as undo:
-                (self._cache / "home").mkdir(mode=0o700, parents=True, exist_ok=True)
-                spec.log_path.touch()
-                client = connect(self._image.engine.address)
-                undo.callback(client.close)
-                container = self._start(client, spec, folder.path, models)
-                undo.callback(container.remove, force=True, v=True)
-                # Removes the container and its socket's folder if this process is killed, and holds the leases until
-                # then, so that nobody else gets the GPUs before the container is gone.
-                socket = self._image.engine.address.removeprefix("unix://")
-                keeper = subprocess.Popen(
-                    [*KEEPER, "container", socket, str(container.id), str(folder.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    env={},
-                    pass_fds=(*spec.lease_fds, folder.descriptor),
-                    start_new_session=True,
-                )
-                undo.pop_all()
-        except (DockerException, OSError) as error:
-            folder.remove()
-            raise LaunchError(f"no container could be started: {explained(error)}") from error
-        return RunnerContainer(client, container, keeper, folder, spec)
-
-    def _start(self, client: docker.DockerClient, spec: LaunchSpec, folder: Path, models: list[Bind]) -> Container:
-        from docker.errors import APIError
-        from docker.types import Ulimit
-
-        arguments = {"name": f"wattdock-{folder.name.removeprefix('wattdock-')}"} | create_arguments(
-            spec,
-            self._image,
-            user=(os.getuid(), os.getgid()),
-            binds=[*own_binds(spec, folder, self._cache), *models],
-            labels=owner_labels(spec.alive_lock, folder) if spec.alive_lock else {},
-            limits=self._limits,
-            environ=os.environ,
-        )
-        ulimits = [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]
-        try:
-            return create_and_start(client, **arguments, ulimits=ulimits)
-        except APIError as error:
-            # An engine without the right to raise them refuses.
-            if "rlimit" not in str(error).lower():
-                raise
-        with spec.log_path.open("a", encoding="utf-8") as log:
-            log.write("wattdock: the engine may not raise memlock and stack limits; started with its own\n")
-        return create_and_start(client, **arguments)
+    ulimits = [Ulimit(name=name, soft=value, hard=value) for name, value in NCCL_ULIMITS]
+    try:
+        return create_and_start(client, **arguments, ulimits=ulimits)
+    except APIError as error:
+        # An engine without the right to raise them refuses.
+        if "rlimit" not in str(error).lower():
+            raise
+    with spec.log_path.open("a", encoding="utf-8") as log:
+        log.write("wattdock: the engine may not raise memlock and stack limits; started with its own\n")
+    return create_and_start(client, **arguments)
 
 
 def create_and_start(client: docker.DockerClient, **arguments: Any) -> Container:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wattdock.errors import LaunchError, PreflightError, os_errors_as
 from wattdock.files import locked
-from wattdock.host import processes
+from wattdock.host import Machine, processes
 from wattdock.launch.keeper import KEEPER
 from wattdock.launch.packages import note_installed
 from wattdock.launch.runners import PYTHON_HERE, environment_dir
@@ -247,7 +247,7 @@ class Uv:
             LaunchError: It failed; holds its last words and the log's path.
         """
         environ = processes.child_environment(os.environ, processes.PACKAGES)
-        if len(os.sched_getaffinity(0)) >= COMPILING_CPUS:
+        if Machine.usable_cpus() >= COMPILING_CPUS:
             environ.setdefault("UV_COMPILE_BYTECODE", "1")
         if error := run_uv(words, self._call, self.progress, environ=environ):
             raise LaunchError(f"{error} (all of it: {self.notes / 'uv.log'})")

@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wattdock.errors import LaunchError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.files import NewFolder
     from wattdock.launch.environment import Variant
-    from wattdock.launch.protocol import LaunchSpec
+    from wattdock.launch.protocol import Launcher, LaunchSpec
 
 
 def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: object) -> LauncherChoice:
@@ -48,45 +49,36 @@ def choose(config: ExperimentConfig, *, runner_dir: Path, on_gpu: bool, **_: obj
 
 
 @contextmanager
-def launcher(choice: LauncherChoice, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[ProcessLauncher]:
+def launcher(choice: LauncherChoice, *, on_gpu: bool, say: Callable[[str], None]) -> Iterator[Launcher]:
     """Yield a launcher with the interpreter of `choice`, checked if locked, and not made anew meanwhile."""
     if choice.python or choice.runner_dir is None:
-        yield ProcessLauncher(choice.python, keep_pythonpath=choice.python is not None)
+        yield partial(launch, python=choice.python, keep_pythonpath=choice.python is not None)
         return
     with Environment(choice.runner_dir, "cuda" if on_gpu else "cpu", say, choice.packages).in_use() as python:
-        yield ProcessLauncher(python)
+        yield partial(launch, python=python)
 
 
-class ProcessLauncher:
-    """Starts runners with one Python interpreter.
+def launch(spec: LaunchSpec, *, python: Path | None, keep_pythonpath: bool = False) -> RunnerProcess:
+    """Start a runner and return before it answers.
 
     Args:
         python: The interpreter that has the backend's packages; None starts commands only.
         keep_pythonpath: Append the caller's PYTHONPATH to the runner's, for an interpreter that the user named.
+
+    Raises:
+        PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
+        LaunchError: Its log cannot be written, or the interpreter cannot be started.
     """
-
-    def __init__(self, python: Path | None, *, keep_pythonpath: bool = False) -> None:
-        self._python, self._keep_pythonpath = python, keep_pythonpath
-
-    def launch(self, spec: LaunchSpec) -> RunnerProcess:
-        """Start a runner and return before it answers.
-
-        Raises:
-            PreflightError: Its socket's path would be too long, or the folder for it cannot be made.
-            LaunchError: Its log cannot be written, or the interpreter cannot be started.
-        """
-        folder = folders.make_socket_folder(os.environ)
-        if spec.runner_dir is None:
-            # A command is started as a shell would start it, but for the GPUs that it sees.
-            command, variables = list(spec.command), os.environ | visible_gpus(spec.gpu_indices)
-        else:
-            assert self._python is not None
-            command = [str(self._python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
-            command += ["--socket", str(folder.path / folders.SOCKET_NAME)]
-            variables = process_variables(
-                spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=self._keep_pythonpath
-            )
-        return RunnerProcess(start(command, spec, folder, variables | dict(spec.variables)), folder, spec)
+    folder = folders.make_socket_folder(os.environ)
+    if spec.runner_dir is None:
+        # A command is started as a shell would start it, but for the GPUs that it sees.
+        command, variables = list(spec.command), os.environ | visible_gpus(spec.gpu_indices)
+    else:
+        assert python is not None
+        command = [str(python.absolute()), "-m", "wattdock_runner", "--backend", spec.backend]
+        command += ["--socket", str(folder.path / folders.SOCKET_NAME)]
+        variables = process_variables(spec.runner_dir, spec.gpu_indices, os.environ, keep_pythonpath=keep_pythonpath)
+    return RunnerProcess(start(command, spec, folder, variables | dict(spec.variables)), folder, spec)
 
 
 def start(

@@ -2,10 +2,10 @@
 
 To add a launcher:
 
-1. Write a file NAME.py beside `process` and `docker`, with two classes and two functions. One class has what `Launcher`
-   declares; the other inherits from `LaunchedRunner` and defines all that has no body here; both docstrings are the
-   contract. `choose` takes an experiment and returns a `LauncherChoice`, or raises NoContainersError where this machine
-   cannot start such runners; `launcher` takes that choice and yields a launcher.
+1. Write a file NAME.py beside `process` and `docker`, with a class and three functions. The class inherits from
+   `LaunchedRunner` and defines all that has no body here; `launch` starts one, as `Launcher` says. `choose` takes an
+   experiment and returns a `LauncherChoice`, or raises NoContainersError where this machine cannot start such runners;
+   `launcher` takes that choice and yields `launch` with all but the spec filled in.
 2. Add NAME to the setting `launcher` in `config/experiment.py`, where "auto" takes the first that is possible.
 
 Its tests are one more parameter of the fixture in `tests/launch/test_launchers.py`.
@@ -15,6 +15,7 @@ Knows no way to start anything. Whether the runner answers is for the client to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -116,13 +117,7 @@ class LaunchedRunner(Protocol):
         self.stop()
 
 
-class Launcher(Protocol):
-    """A way to start runners, each of which ends with the coordinator, even if the coordinator is killed."""
-
-    def launch(self, spec: LaunchSpec) -> LaunchedRunner:
-        """Start a runner and return at once, before it answers.
-
-        Raises:
-            PreflightError: This machine cannot hold it, for instance its socket's path is too long.
-            LaunchError: It could not be started.
-        """
+# Starts a runner and returns at once, before it answers; the runner ends with the coordinator, even if that is killed.
+# Raises PreflightError where this machine cannot hold it, for instance as its socket's path is too long, and
+# LaunchError where it could not be started.
+Launcher = Callable[[LaunchSpec], LaunchedRunner]

@@ -37,7 +37,7 @@ READINGS: dict[str, Callable[[nvml.Device], float]] = {
     "energy_mj": nvml.counter_mj,
 }
 # Properties of a GPU that are shown, beside its readings and users.
-GPU_PROPERTIES = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes", "nvlinks")
+GPU_PROPERTIES = ("index", "uuid", "name", "power_limit_w", "vram_total_bytes")
 # Properties of a run's state that are shown, beside the run's name and user.
 RUN_PROPERTIES = (
     *("experiment", "doing", "stage", "restart", "restarts", "passes_left", "passes", "time_left", "elapsed_s"),

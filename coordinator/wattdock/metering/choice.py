@@ -40,11 +40,7 @@ class MeterChoice:
     domains: Domains = field(default_factory=Domains)
 
     def new_meter(self, used: Collection[str] | None = None) -> Meter:
-        """Return a meter that has not been started.
-
-        Args:
-            used: UUIDs of the GPUs that are measured, all by default; the others are read less often.
-        """
+        """Return a meter that has not been started; `used` as in `Meter`."""
         is_without_gpu = self.name in WITHOUT_GPU
         source = Source(self.no_gpu_reason, self.name) if is_without_gpu else source_class(self.name)()
         return Meter(source, self.domains.readable, used=used)
@@ -52,10 +48,6 @@ class MeterChoice:
 
 def choose_meter(setting: str, inventory: GpuInventory, *, powercap: Path = POWERCAP) -> MeterChoice:
     """Return the meter for a configuration's `meter`.
-
-    Args:
-        inventory: Every GPU of this machine.
-        powercap: Where the kernel shows RAPL's counters.
 
     Raises:
         PreflightError: This machine cannot have the meter that the setting names.

@@ -113,7 +113,7 @@ class EnergyCurve:
         found: dict[Span, SpanEnergy] = {}
         if len(spans) > 1 and curve and not self._gpu.losses:
             are_plain = curve.are_plain(*ends_ns)
-            joules = zip(*self._timed(curve, *ends_ns[:, are_plain]), strict=True)
+            joules = zip(*self._timed(curve, *ends_ns[:, are_plain]), strict=True) if are_plain.any() else ()
             for span, (energy_j, timing_j) in zip(compress(spans, are_plain), joules, strict=True):
                 found[span] = SpanEnergy(float(energy_j), float(timing_j), None, span.duration_s)
         return [(found.get(span) or self.between(span.start_ns, span.end_ns)).unless_still() for span in spans]

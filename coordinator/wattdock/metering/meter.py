@@ -111,11 +111,7 @@ class Meter:
         return {sampler.uuid: sampler.latest_power_w for sampler in self._threads}
 
     def peek(self, after_ns: int | None = None) -> Timeline:
-        """Return what has been recorded so far; recording goes on.
-
-        Args:
-            after_ns: An instant beyond which readings are waited for, for a moment: the end of a span.
-        """
+        """Return what has been recorded so far, after a moment's wait for readings beyond `after_ns`, a span's end."""
         if after_ns is not None:
             self.note_edge()
             until_ns = self.clock.now_ns() + PEEK_PATIENCE_NS
@@ -126,12 +122,9 @@ class Meter:
         return self._timeline(gpus, self.clock.now_ns())
 
     def stop(self, after_ns: int | None = None) -> Timeline:
-        """Record for one second and one counter change beyond `after_ns` (default: now); return the timeline.
+        """Record for one second and one counter change beyond `after_ns`, the last span's end; return the timeline.
 
         A counter that no longer changes is waited for until it can be called frozen.
-
-        Args:
-            after_ns: End of the last span, CLOCK_MONOTONIC nanoseconds.
         """
         now_ns = self.clock.now_ns()
         until_ns = now_ns if after_ns is None else after_ns

@@ -32,7 +32,6 @@ def timeline_events(
     """Return gaps, resets and standstills of one GPU's counter, and gaps between its power samples, by time.
 
     Args:
-        ticks: The counter's changes.
         series: With power in watts; without it a counter that stands still is not called frozen.
         start_ns: When the counter was read for the first time.
         end_ns: When it was read for the last time.

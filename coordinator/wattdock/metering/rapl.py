@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.clock import NS_PER_S
 from wattdock.metering.timeline import HostTimeline, MeterEvent, Series
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ SUMMED = re.compile(r"package-\d+(-die-\d+)?|dram")
 UJ_PER_J = 1e6
 # Far below a wrap: 32 bits of the usual 15.3 µJ (Intel SDM volume 4, MSR_RAPL_POWER_UNIT) last 160 s at 400 W.
 PERIOD_S = 0.1
+# More than any package or its memory draws: four times the largest thermal design power sold (500 W). The kernel's
+# constraint_*_max_power_uw is that power, which turbo exceeds, and AMD's processors have none.
+MOST_POWER_W = 2_000.0
 JOIN_S = 5.0
 
 
@@ -121,8 +125,11 @@ class RaplRecorder(threading.Thread):
 
     def peek(self) -> HostTimeline:
         """Return what has been recorded so far."""
-        series = {domain.name: unwrapped(list(self._rows[domain.name]), domain.range_uj) for domain in self._domains}
-        return HostTimeline(series, tuple(self._events.values()))
+        series, events = {}, list(self._events.values())
+        for domain in self._domains:
+            series[domain.name], resets = unwrapped(list(self._rows[domain.name]), domain)
+            events += resets
+        return HostTimeline(series, tuple(events))
 
     def stop(self) -> None:
         """End the recording."""
@@ -144,9 +151,21 @@ class RaplRecorder(threading.Thread):
             self._rows[domain.name].append(((began_ns + self._clock.now_ns()) // 2, energy_uj))
 
 
-def unwrapped(rows: list[tuple[int, int]], range_uj: int) -> Series:
-    """Return joules since the first of (instant, microjoules) rows, of a counter that starts again past `range_uj`."""
+def unwrapped(rows: list[tuple[int, int]], domain: Domain) -> tuple[Series, list[MeterEvent]]:
+    """Return joules since the first of (instant, microjoules) rows, and the resets between them, whose joules are lost.
+
+    A counter starts again past its range. Where that, or its growth, means more power than can be, it was reset.
+    """
     at_ns, energy_uj = np.asarray(rows, dtype=np.int64).reshape(-1, 2).T
     used_uj = np.diff(energy_uj)
-    used_uj[used_uj < 0] += range_uj
-    return Series(at_ns.copy(), np.concatenate(([0.0], np.cumsum(used_uj)))[: len(at_ns)] / UJ_PER_J)
+    used_uj[used_uj < 0] += domain.range_uj
+    # A read may be as late as it takes to be due again.
+    most_uj = MOST_POWER_W * (np.diff(at_ns) / NS_PER_S + PERIOD_S) * UJ_PER_J
+    is_lost = (used_uj < 0) | (used_uj > most_uj)
+    edges = np.stack((at_ns[:-1], at_ns[1:], energy_uj[:-1], energy_uj[1:]))[:, is_lost].T.tolist()
+    resets = [
+        MeterEvent(start_ns, "counter_reset", end_ns, {"before_mj": before / 1e3, "after_mj": after / 1e3}, domain.name)
+        for start_ns, end_ns, before, after in edges
+    ]
+    used_uj[is_lost] = 0
+    return Series(at_ns.copy(), np.concatenate(([0.0], np.cumsum(used_uj)))[: len(at_ns)] / UJ_PER_J), resets

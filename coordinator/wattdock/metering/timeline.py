@@ -216,7 +216,8 @@ class MeterEvent:
     @property
     def message(self) -> str:
         """The event in words, for people."""
-        words = MESSAGES.get(self.kind, "").format(**self.values) or ": ".join(filter(None, (self.reading, self.said)))
+        words = MESSAGES.get(self.kind, "").format(**self.values) or self.said
+        words = ": ".join(filter(None, (self.reading, words)))
         again = " ({count:.0f} times, the last {over_s:.1f} s after the first)" if "count" in self.values else ""
         return words + again.format(**self.values)
 
@@ -321,7 +322,7 @@ class HostTimeline:
 
     Attributes:
         energy_j: Joules since the first sample, by domain ("package-0", "package-0-dram"); wraps are taken out.
-        events: Reads that failed.
+        events: Reads that failed, and resets, with the domain as `reading`.
     """
 
     energy_j: Mapping[str, Series] = field(default_factory=dict)
@@ -329,7 +330,8 @@ class HostTimeline:
 
     def joules(self, span: Span) -> dict[str, float | None]:
         """Return by domain a span's joules, None where they are unknown."""
-        return {name: series.increase(span) for name, series in self.energy_j.items()}
+        lost = {event.reading for event in self.events if event.kind == "counter_reset" and event.touches(span)}
+        return {name: None if name in lost else series.increase(span) for name, series in self.energy_j.items()}
 
 
 @dataclass(frozen=True)

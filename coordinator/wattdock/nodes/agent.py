@@ -89,23 +89,12 @@ class Agent(node_pb2_grpc.NodeServicer):
                 self._say("the pairing has expired")
                 return
 
-    def DescribeNode(self, request: pb.DescribeNodeRequest, context: Any) -> pb.DescribeNodeResponse:  # noqa: N802, ARG002
+    def DescribeNode(self, request: pb.Nothing, context: Any) -> pb.DescribeNodeResponse:  # noqa: N802, ARG002
         """Say what this side is."""
         return description()
 
-    def Exchange(self, questions: Iterator[pb.ClockQuestion], context: Any) -> Iterator[pb.ClockAnswer]:  # noqa: N802
-        """Answer the head that is served with this node's instants."""
-        for question in questions:
-            received_ns = time.monotonic_ns()
-            # A head's first question may come before its session has begun.
-            while (session := self._session) is None or context.peer() != self._peer:
-                if not context.is_active() or self._over.wait(FIRST_POLL_S):
-                    return
-            self._heard_ns, session.end_before = time.monotonic_ns(), question.end_before
-            yield pb.ClockAnswer(received_ns=received_ns, replied_ns=time.monotonic_ns(), fault=session.fault())
-
-    def Serve(self, orders: Iterator[pb.NodeOrder], context: Any) -> Iterator[pb.NodeEvent]:  # noqa: N802
-        """Do a head's orders; refuse a second head."""
+    def Exchange(self, questions: Iterator[pb.Nothing], context: Any) -> Iterator[pb.ClockAnswer]:  # noqa: N802
+        """Serve a head, and answer it with this node's instants; refuse a second head."""
         if not self._free.acquire(blocking=False):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{SERVES_ANOTHER}, at {self._peer}")
         self._peer, self._heard_ns = context.peer(), time.monotonic_ns()
@@ -116,8 +105,24 @@ class Agent(node_pb2_grpc.NodeServicer):
             has_gone()
         threading.Thread(target=self._close_when_over, args=(session, context), name="agent-end", daemon=True).start()
         self._say(f"serving {self._peer}")
-        for order in orders:
-            yield _answer(session, order)
+        for _ in questions:
+            self._heard_ns = received_ns = time.monotonic_ns()
+            yield pb.ClockAnswer(received_ns=received_ns, replied_ns=time.monotonic_ns(), fault=session.fault())
+
+    def Do(self, order: pb.NodeOrder, context: Any) -> pb.NodeAnswer:  # noqa: N802
+        """Do an order of the head that is served, and return its answer; an error is one."""
+        try:
+            # A head's first order may come before its session has begun.
+            while (session := self._session) is None or context.peer() != self._peer:
+                if not context.is_active() or self._over.wait(FIRST_POLL_S):
+                    raise RunnerError("the head is not served")
+            return session.do(order, context.is_active)
+        except WattdockError as error:
+            return pb.NodeAnswer(error=error_message(error))
+        except Exception as error:  # noqa: BLE001  (the head has to know)
+            traceback.print_exc()
+            bug = RunnerError(f"a bug in wattdock: {type(error).__name__}: {error}")
+            return pb.NodeAnswer(error=error_message(bug))
 
     def _say(self, line: str) -> None:
         # Whoever read the lines may be gone: ssh, or a step of Slurm's.
@@ -138,16 +143,3 @@ class Agent(node_pb2_grpc.NodeServicer):
             self._free.release()
             if self._once:
                 self._over.set()
-
-
-def _answer(session: NodeSession, order: pb.NodeOrder) -> pb.NodeEvent:
-    """Do one order, and return its answer; an error is one."""
-    try:
-        event = session.do(order)
-    except WattdockError as error:
-        event = pb.NodeEvent(error=error_message(error))
-    except Exception as error:  # noqa: BLE001  (the head has to know)
-        traceback.print_exc()
-        event = pb.NodeEvent(error=error_message(RunnerError(f"a bug in wattdock: {type(error).__name__}: {error}")))
-    event.answers = order.number
-    return event

@@ -5,17 +5,17 @@ An experiment without `nodes` is measured as ever. Knows no gRPC.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import Cause, ConfigError, LaunchError, PreflightError, WattdockError
 from wattdock.execution import HERE, MachineAccess
 from wattdock.files import expanded
-from wattdock.host import folders
+from wattdock.host import Machine, folders
 from wattdock.inputs import resolve_model
 from wattdock.launch import LaunchedRunner
 from wattdock.metering.node_clock import LEAST_EXCHANGES, NodeClock, on_this_clock, pid_here
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wattdock.clock import Clock
-    from wattdock.config import ExperimentConfig, Study
+    from wattdock.config import Study
     from wattdock.config.nodes import NodesSpec
     from wattdock.host import Gpu
     from wattdock.launch import Launcher, LaunchSpec
@@ -117,7 +117,7 @@ class NodePart:
         there_ns = None if after_ns is None else self.link.beyond(after_ns)
         answer = self.link.ask(read_meter=pb.ReadOrder(after_ns=there_ns, stop=stop))
         with folders.scratch_folder() as scratch:
-            timeline = timeline_from(answer.timeline, scratch, self.link.address)
+            timeline = timeline_from(answer.timeline_files, scratch, self.link.address)
         return on_this_clock(timeline, self.clock(limit_j), self.link.address, self.number)
 
 
@@ -153,11 +153,15 @@ class _Head:
             self.stack.callback(link.close)
             self.links.append(link)
         spread = [index for index, plan in enumerate(plans) if plan.config.nodes]
-        texts = [json_text(_for_agent(plans[index]).model_dump(mode="json")) for index in spread]
-        numbers = [link.send(plan_order=pb.PlanOrder(experiments_json=texts)) for link in self.links]
+        # Agents plan on CPUs where the head does.
+        texts = []
+        for index in spread:
+            accelerator = {} if plans[index].gpus else {"accelerator": "cpu"}
+            texts.append(json_text(plans[index].config.model_dump(mode="json") | accelerator))
+        calls = [link.send(plan_order=pb.PlanOrder(experiments_json=texts)) for link in self.links]
         parts: dict[int, list[NodePart]] = {index: [] for index in spread}
-        for rank, (link, number) in enumerate(zip(self.links, numbers, strict=True), start=1):
-            for place, text in enumerate(link.wait(number).planned.plans_json):
+        for rank, (link, call) in enumerate(zip(self.links, calls, strict=True), start=1):
+            for place, text in enumerate(link.wait(call).plans_json):
                 said = PlannedNode.model_validate(from_json(text))
                 part = NodePart(link, rank, place, said.gpus, said.host_gpus, said.facts)
                 parts[spread[place]].append(part)
@@ -180,7 +184,7 @@ class _Head:
             home, config = folders.wattdock_home(), plan.config
             self.model_files = resolve_model(config.model, home=home, progress=say, config=config).files
         with self.base.launcher(plan, say) as local:
-            yield _NodesLauncher(local, self) if plan.nodes else local
+            yield partial(_launch, local=local, head=self) if plan.nodes else local
 
     def connect(self, runner: LaunchedRunner, check: Callable[[], None], clock: Clock) -> RunnerClient:
         """Return a client of this machine's runner, which loads on all nodes."""
@@ -204,9 +208,9 @@ class _Head:
 
     def note_edges(self) -> None:
         """Ask each node what was the case until now."""
-        numbers = [part.link.send(edge=pb.EdgeOrder()) for part in self.parts]
-        for part, number in zip(self.parts, numbers, strict=True):
-            self.edges[part.number] = part.link.wait(number).edge
+        calls = [part.link.send(edge=pb.Nothing()) for part in self.parts]
+        for part, call in zip(self.parts, calls, strict=True):
+            self.edges[part.number] = part.link.wait(call).edge
 
     def check(self) -> None:
         """Raise if a link or a node's part is lost."""
@@ -219,11 +223,6 @@ def _wait_for_exchanges(link: NodeLink) -> None:
     until_ns = time.monotonic_ns() + FIRST_WAIT_S * NS_PER_S
     while len(link.exchanges) < FIRST_EXCHANGES and time.monotonic_ns() < until_ns:
         link.check(wait_s=EXCHANGE_S)
-
-
-def _for_agent(plan: ExecutionPlan) -> ExperimentConfig:
-    """Return the settings that an agent plans: on CPUs where the head does."""
-    return plan.config if plan.gpus else plan.config.model_copy(update={"accelerator": "cpu"})
 
 
 def _with_nodes(plan: ExecutionPlan, nodes: tuple[NodePart, ...]) -> ExecutionPlan:
@@ -253,7 +252,7 @@ class NodesMeter:
         self._local.start()
         for part in self._parts:
             part.since = max(0, len(part.link.exchanges) - FIRST_EXCHANGES)
-            part.link.ask(start_meter=pb.StartMeterOrder(experiment=part.experiment))
+            part.link.ask(start_meter=part.experiment)
 
     @contextmanager
     def window(self, key: str) -> Iterator[None]:
@@ -286,23 +285,15 @@ class NodesMeter:
         return replace(local, gpus={**local.gpus, **self._seen})
 
 
-class _NodesLauncher:
-    """Launches the other nodes' runners, then this machine's."""
-
-    def __init__(self, local: Launcher, head: _Head) -> None:
-        self._local, self._head = local, head
-
-    def launch(self, spec: LaunchSpec) -> LaunchedRunner:
-        """Start a runner on every node; the others' answer by then."""
-        address = self._head.address
-        asked = [
-            part.link.send(launch=pb.LaunchOrder(experiment=part.experiment, head_address=address))
-            for part in self._head.parts
-        ]
-        for part, number in zip(self._head.parts, asked, strict=True):
-            part.link.wait(number)
-        variables = {**spec.variables, **engine_variables(address)}
-        return _NodesRunner(self._local.launch(replace(spec, variables=variables)), self._head, spec)
+def _launch(spec: LaunchSpec, *, local: Launcher, head: _Head) -> _NodesRunner:
+    """Start a runner on every node, this machine's last; the others' answer by then."""
+    address, parts = head.address, head.parts
+    orders = (pb.LaunchOrder(experiment=part.experiment, head_address=address) for part in parts)
+    asked = [part.link.send(launch=order) for part, order in zip(parts, orders, strict=True)]
+    for part, call in zip(parts, asked, strict=True):
+        part.link.wait(call)
+    variables = {**spec.variables, **engine_variables(address)}
+    return _NodesRunner(local(replace(spec, variables=variables)), head, spec)
 
 
 class _NodesRunner(LaunchedRunner):
@@ -334,8 +325,9 @@ class _NodesRunner(LaunchedRunner):
             # An agent whose link is lost has ended its runner by itself.
             for part in self._head.parts:
                 with suppress(WattdockError):
-                    number = part.link.send_at_once(stop_runner=pb.StopOrder(grace_s=grace_s))
-                    part.link.wait(number, timeout_s=grace_s + STOP_WAIT_S)
+                    part.link.give_up()
+                    stop = part.link.send(stop_runner_s=grace_s)
+                    part.link.wait(stop, timeout_s=grace_s + STOP_WAIT_S)
 
 
 class _NodesClient(RunnerClient):
@@ -360,9 +352,9 @@ class _NodesClient(RunnerClient):
             asked.append(part.link.send(load=order))
         environment, span = super().load(replace(request, place=place), timeout_s=timeout_s, **callbacks)
         used, warnings = list(environment.used_gpu_uuids), list(environment.warnings)
-        own_cpus = len(os.sched_getaffinity(0))
-        for part, number in zip(parts, asked, strict=True):
-            told = part.link.wait(number, self._check, timeout_s).loaded
+        own_cpus = Machine.usable_cpus()
+        for part, call in zip(parts, asked, strict=True):
+            told = part.link.wait(call, self._check, timeout_s)
             part.loaded = RunnerEnvironment.model_validate(from_json(told.environment_json))
             _require_same_packages(environment, part)
             used += [uuid for uuid in part.loaded.used_gpu_uuids if uuid not in used]

@@ -1,6 +1,6 @@
 """The head's link to one agent: orders and their answers, exchanges of instants, and what is wrong with the link.
 
-Two threads: one reads answers, one asks for instants ten times a second. Knows no experiment.
+A thread asks for instants ten times a second, which keeps the session alive. Knows no experiment.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import queue
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -49,7 +50,7 @@ class NodeLink:
         self._channel = pairing.channel(address)
         self._stub = node_pb2_grpc.NodeStub(self._channel)  # type: ignore[no-untyped-call]
         try:
-            told = self._stub.DescribeNode(pb.DescribeNodeRequest(), timeout=DESCRIBE_S, wait_for_ready=False)
+            told = self._stub.DescribeNode(pb.Nothing(), timeout=DESCRIBE_S, wait_for_ready=False)
         except grpc.RpcError as error:
             self._channel.close()
             raise PreflightError(
@@ -61,32 +62,24 @@ class NodeLink:
         self.exchanges: list[Exchange] = []
         self._error: WattdockError | None = None
         self._heard_ns = time.monotonic_ns()
-        self._orders: queue.SimpleQueue[pb.NodeOrder | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[pb.NodeEvent] = queue.SimpleQueue()
-        self._told: dict[int, pb.NodeEvent] = {}
-        self._number, self._end_before, self._closed = 0, 0, threading.Event()
-        self._questions: queue.SimpleQueue[pb.ClockQuestion | None] = queue.SimpleQueue()
-        # Both calls are made here: a channel that is closed before a thread has begun takes no more.
-        self._call = self._stub.Serve(iter(self._orders.get, None))
+        self._calls: list[Any] = []
+        self._closed = threading.Event()
+        self._questions: queue.SimpleQueue[pb.Nothing | None] = queue.SimpleQueue()
+        # The call is made here: a channel that is closed before a thread has begun takes no more.
         self._instants = self._stub.Exchange(iter(self._questions.get, None), wait_for_ready=True)
-        for work in (self._read_answers, self._exchange):
-            threading.Thread(target=work, name=f"link-{address}", daemon=True).start()
+        threading.Thread(target=self._exchange, name=f"link-{address}", daemon=True).start()
 
-    def send(self, **order: Any) -> int:
-        """Send an order, and return its number."""
-        self._number += 1
-        self._orders.put(pb.NodeOrder(number=self._number, **order))
-        return self._number
+    def send(self, **order: Any) -> Any:
+        """Send an order, and return its call."""
+        self._calls.append(self._stub.Do.future(pb.NodeOrder(**order)))
+        return self._calls[-1]
 
-    def send_at_once(self, **order: Any) -> int:
-        """Send an order that ends what is done for earlier ones, whose errors are no longer raised; return its number.
+    def give_up(self) -> None:
+        """End what the agent does for earlier orders, whose errors are no longer raised."""
+        while self._calls:
+            self._calls.pop().cancel()
 
-        It is in time where the agent does an order whose work can end.
-        """
-        self._end_before = self._number + 1
-        return self.send(**order)
-
-    def wait(self, number: int, check: Callable[[], None] = lambda: None, timeout_s: float | None = None) -> Any:
+    def wait(self, call: Any, check: Callable[[], None] = lambda: None, timeout_s: float | None = None) -> Any:
         """Return the answer to an order.
 
         Args:
@@ -96,12 +89,15 @@ class NodeLink:
             WattdockError: The agent could not do it, or the link is lost; what `check` raises.
         """
         began_ns = time.monotonic_ns()
-        while number not in self._told:
-            self.check(wait_s=POLL_S)
+        while not call.done():
+            with suppress(grpc.FutureTimeoutError, grpc.RpcError):
+                call.result(POLL_S)
+            self.check()
             check()
             if timeout_s and time.monotonic_ns() - began_ns > timeout_s * NS_PER_S:
                 raise self._lost(f"no answer within {timeout_s:g} s")
-        return self._told.pop(number)
+        self.check()
+        return call.result()
 
     def ask(self, **order: Any) -> Any:
         """Return the answer to an order that is sent now; see `wait`."""
@@ -109,15 +105,14 @@ class NodeLink:
 
     def check(self, wait_s: float = 0.0) -> None:
         """Take the answers that have come, and raise if one is an error, or the link or the node's part is lost."""
-        try:
-            while True:
-                event = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
-                wait_s = 0.0
-                if event.HasField("error") and event.answers >= self._end_before:
-                    raise error_from(event.error, self.address)
-                self._told[event.answers] = event
-        except queue.Empty:
-            pass
+        self._closed.wait(wait_s)
+        for call in [call for call in self._calls if call.done()]:
+            self._calls.remove(call)
+            if not (ended := call.exception()) and call.result().HasField("error"):
+                raise error_from(call.result().error, self.address)
+            self._error = self._error or (self._gone(call) if ended else None)
+        if self._instants.done():
+            self._error = self._error or self._gone(self._instants)
         if self._error:
             raise self._error
         if (silent_s := (time.monotonic_ns() - self._heard_ns) / NS_PER_S) > SILENCE_S:
@@ -139,14 +134,20 @@ class NodeLink:
     def close(self) -> None:
         """End the session; the agent then ends all that it started for it."""
         self._closed.set()
-        self._orders.put(None)
-        self._call.cancel()
+        self._instants.cancel()
         closing = threading.Thread(target=self._channel.close, daemon=True)
         closing.start()
         closing.join(CLOSE_WAIT_S)
 
     def _lost(self, why: str) -> RunnerError:
         return RunnerError(f"node {self.address}: {why}", "see the agent's lines there", cause=Cause.NODE)
+
+    def _gone(self, call: Any) -> WattdockError:
+        """Return why a call has ended: the agent serves another head, or the link is lost."""
+        details = call.details() or "the agent has ended"
+        if SERVES_ANOTHER in details:
+            return PreflightError(f"node {self.address}: {details}", "wait for that study", cause=Cause.IN_USE)
+        return self._lost(f"the link is lost: {details}")
 
     def _require_same(self, there: pb.DescribeNodeResponse) -> None:
         """Refuse an agent whose wattdock, wire or user is not this one's."""
@@ -160,40 +161,18 @@ class NodeLink:
                 cause=Cause.VERSION,
             )
 
-    def _read_answers(self) -> None:
-        try:
-            for event in self._call:
-                self._heard_ns = time.monotonic_ns()
-                self._answers.put(event)
-            self._error = self._error or self._lost("the agent has ended the session")
-        except grpc.RpcError as error:
-            self._note(error)
-
     def _exchange(self) -> None:
         """Ask for instants, one question after the other, until the link is closed or lost."""
-        try:
+        with suppress(grpc.RpcError, StopIteration):
             while not self._closed.wait(EXCHANGE_S):
                 sent_ns = time.monotonic_ns()
-                self._questions.put(pb.ClockQuestion(end_before=self._end_before))
+                self._questions.put(pb.Nothing())
                 answer = next(self._instants)
-                returned_ns = time.monotonic_ns()
-                self._heard_ns = returned_ns
-                self.exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, returned_ns))
+                self._heard_ns = time.monotonic_ns()
+                self.exchanges.append(Exchange(sent_ns, answer.received_ns, answer.replied_ns, self._heard_ns))
                 if answer.HasField("fault"):
                     self._error = self._error or self._lost(answer.fault)
-        except (grpc.RpcError, StopIteration) as error:
-            self._note(error)
-        finally:
-            self._questions.put(None)
-
-    def _note(self, error: Exception) -> None:
-        """Keep why the link was lost, unless it was closed here."""
-        if self._closed.is_set() or self._error:
-            return
-        details = (error.details() if isinstance(error, grpc.Call) else "") or "the agent has ended"
-        self._error = self._lost(f"the link is lost: {details}")
-        if SERVES_ANOTHER in details:
-            self._error = PreflightError(f"node {self.address}: {details}", "wait for that study", cause=Cause.IN_USE)
+        self._questions.put(None)
 
 
 def _require_listening(address: str) -> None:

@@ -17,6 +17,7 @@ from wattdock.version import __version__
 from wattdock_proto.v1 import node_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from wattdock.metering import Timeline
@@ -55,14 +56,14 @@ def error_from(message: pb.NodeError, node: str) -> WattdockError:
     return kind(f"node {node}: {message.what}", remedy, cause=causes.get(message.cause))
 
 
-def timeline_message(timeline: Timeline, scratch: Path) -> pb.NodeTimeline:
-    """Return a timeline as the files of a record."""
+def timeline_files(timeline: Timeline, scratch: Path) -> dict[str, bytes]:
+    """Return a timeline as the files of a record, by name."""
     folder = scratch / "timeline"
     disk.write(RestartRecord(0, timeline=timeline), folder)
-    return pb.NodeTimeline(files={name: read_regular(folder / name, owned=True) for name in disk.FILES})
+    return {name: read_regular(folder / name, owned=True) for name in disk.FILES}
 
 
-def timeline_from(message: pb.NodeTimeline, scratch: Path, node: str) -> Timeline:
+def timeline_from(files: Mapping[str, bytes], scratch: Path, node: str) -> Timeline:
     """Return the timeline that a node sent; its files are read as any record that others made.
 
     Raises:
@@ -71,7 +72,7 @@ def timeline_from(message: pb.NodeTimeline, scratch: Path, node: str) -> Timelin
     folder = scratch / node.replace(":", "-")
     folder.mkdir(mode=0o700)
     for name in disk.FILES:
-        write_whole(folder / name, message.files.get(name, b""))
+        write_whole(folder / name, files.get(name, b""))
     try:
         with OwnedFolder.open(folder) as opened:
             timeline = disk.read(opened).timeline

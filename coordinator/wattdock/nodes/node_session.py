@@ -20,7 +20,7 @@ from wattdock.host import folders, leases, processes
 from wattdock.host.jobs import job_here
 from wattdock.inputs import resolve_model
 from wattdock.nodes.addresses import engine_variables, here
-from wattdock.nodes.messages import PlannedNode, timeline_message
+from wattdock.nodes.messages import PlannedNode, timeline_files
 from wattdock.planning import ExecutionPlan, preflight
 from wattdock.records import snapshot
 from wattdock.runner import RunnerClient
@@ -45,13 +45,12 @@ class NodeSession:
     Attributes:
         ended: Set once it is to end.
         why_ended: In words.
-        end_before: What is done for an order of a smaller number is to end.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.ended, self.why_ended = threading.Event(), ""
-        self.end_before = self._number = 0
         self._say = say
+        self._is_wanted: Callable[[], bool] = lambda: True
         # Held while an order is done, so that nothing is started while everything is ended.
         self._doing = threading.RLock()
         self._stack, self._of_runner = ExitStack(), ExitStack()
@@ -88,26 +87,29 @@ class NodeSession:
             return None
         return f"its runner {runner.exit_reason()}: {last_lines(self._log, 1)}"
 
-    def do(self, order: pb.NodeOrder) -> pb.NodeEvent:
+    def do(self, order: pb.NodeOrder, is_wanted: Callable[[], bool]) -> pb.NodeAnswer:
         """Do an order, and return its answer.
+
+        Args:
+            is_wanted: Whether the head still waits for the answer; what is done for it ends where it does not.
 
         Raises:
             WattdockError: It cannot be done.
         """
         with self._doing:
-            self._number = order.number
+            self._is_wanted = is_wanted
             self._check()
             kind = order.WhichOneof("order")
-            done: pb.NodeEvent | None = getattr(self, f"_{kind}")(getattr(order, kind))
-            return done or pb.NodeEvent(done=pb.Done())
+            answer: pb.NodeAnswer | None = getattr(self, f"_{kind}")(getattr(order, kind))
+            return answer or pb.NodeAnswer()
 
     def _check(self) -> None:
         if self.ended.is_set():
             raise RunnerError(f"the session is over: {self.why_ended}", cause=Cause.NODE)
-        if self._number < self.end_before:
+        if not self._is_wanted():
             raise RunnerError("the head has given this up")
 
-    def _plan_order(self, order: pb.PlanOrder) -> pb.NodeEvent:
+    def _plan_order(self, order: pb.PlanOrder) -> pb.NodeAnswer:
         configs = [ExperimentConfig.model_validate(from_json(text)) for text in order.experiments_json]
         for plan in preflight(configs, output_dir=self._scratch, home=folders.wattdock_home()):
             if not isinstance(plan, ExecutionPlan):
@@ -115,12 +117,12 @@ class NodeSession:
             self._plans.append(replace(plan, job=job_here()))
         self._held = self._stack.enter_context(leased(self._plans, HERE, self._emit))
         planned = [json_text(_planned(plan).model_dump(mode="json")) for plan in self._plans]
-        return pb.NodeEvent(planned=pb.Planned(plans_json=planned))
+        return pb.NodeAnswer(plans_json=planned)
 
-    def _start_meter(self, order: pb.StartMeterOrder) -> None:
+    def _start_meter(self, experiment: int) -> None:
         if self._meter:
             self._meter.stop()
-        self._plan = self._plans[order.experiment]
+        self._plan = self._plans[experiment]
         self._meter = self._plan.new_meter()
         self._meter.start()
 
@@ -132,12 +134,12 @@ class NodeSession:
         launcher = stack.enter_context(plan.launcher(say))
         spec = plan.runner(self._log, self._held, model=self._model, alive_lock=self._scratch)
         variables = {**spec.variables, **engine_variables(here(order.head_address))}
-        self._runner = stack.enter_context(launcher.launch(replace(spec, variables=variables)))
+        self._runner = stack.enter_context(launcher(replace(spec, variables=variables)))
         self._client = stack.enter_context(RunnerClient(self._runner, self._check))
         self._client.wait_ready(plan.config.timeouts.launch_s)
         self._client.check_clock()
 
-    def _load(self, order: pb.LoadOrder) -> pb.NodeEvent:
+    def _load(self, order: pb.LoadOrder) -> pb.NodeAnswer:
         if not (self._client and self._model and self._runner and self._plan):
             raise LaunchError("there is no runner to load a model")
         if changes := self._model.changes_since(dict(order.model_files)):
@@ -146,16 +148,16 @@ class NodeSession:
         request.model_path = str(self._runner.model_path(self._model.path) / self._model.gguf)
         request.gpu_uuids.extend(gpu.uuid for gpu in self._plan.gpus)
         environment, _ = self._client.load(request, timeout_s=order.timeout_s, progress=self._say)
-        return pb.NodeEvent(loaded=pb.NodeLoaded(environment_json=json_text(environment.model_dump(mode="json"))))
+        return pb.NodeAnswer(environment_json=json_text(environment.model_dump(mode="json")))
 
-    def _stop_runner(self, order: pb.StopOrder) -> None:
+    def _stop_runner_s(self, grace_s: float) -> None:
         # What is not there any more is no fault.
         runner, self._runner, self._client = self._runner, None, None
         if runner:
-            runner.stop(order.grace_s)
+            runner.stop(grace_s)
         self._of_runner.close()
 
-    def _edge(self, _: pb.EdgeOrder) -> pb.NodeEvent:
+    def _edge(self, _: pb.Nothing) -> pb.NodeAnswer:
         if self._meter:
             self._meter.note_edge()
         pids = self._runner.pids() if self._runner else frozenset[int]()
@@ -163,16 +165,16 @@ class NodeSession:
         share = self._times.others_share_since(before) if self._times and before else None
         has_node = bool(self._plan and self._plan.job and self._plan.job.alone_with)
         fault = leases.fault(self._held, has_node=has_node)
-        return pb.NodeEvent(edge=pb.EdgeSeen(lease_fault=fault, cpu_others_share=share, pids=pids))
+        return pb.NodeAnswer(edge=pb.EdgeSeen(lease_fault=fault, cpu_others_share=share, pids=pids))
 
-    def _read_meter(self, order: pb.ReadOrder) -> pb.NodeEvent:
+    def _read_meter(self, order: pb.ReadOrder) -> pb.NodeAnswer:
         if not self._meter:
             raise RunnerError("there is no meter to read")
         after_ns = order.after_ns if order.HasField("after_ns") else None
         timeline = self._meter.stop(after_ns) if order.stop else self._meter.peek(after_ns)
         if order.stop:
             self._meter = None
-        return pb.NodeEvent(timeline=timeline_message(timeline, self._scratch))
+        return pb.NodeAnswer(timeline_files=timeline_files(timeline, self._scratch))
 
     def _emit(self, event: events.Event) -> None:
         if isinstance(event, events.Note):

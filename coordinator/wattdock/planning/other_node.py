@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class OtherNode(Protocol):
-    """Another node that holds a part of the model."""
+    """Another node that holds a part of the model.
 
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """The GPUs of the node that the experiment runs on."""
+    Attributes:
+        gpus: The GPUs of the node that the experiment runs on.
+        host_gpus: All GPUs of the node.
+    """
 
-    @property
-    def host_gpus(self) -> Sequence[Gpu]:
-        """All GPUs of the node."""
+    gpus: Sequence[Gpu]
+    host_gpus: Sequence[Gpu]
 
     @property
     def facts(self) -> snapshot.NodeFacts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from wattdock.errors import Cause, PreflightError
+from wattdock.errors import Cause, PreflightError, os_errors_as
 from wattdock.host import processes
 from wattdock.text import listed
 
@@ -44,10 +44,8 @@ def find_server(config: ExperimentConfig, inventory: GpuInventory) -> tuple[Runn
     """
     parts = urlsplit(config.section.server_url)
     port, named = parts.port or PORTS[parts.scheme], config.gpus if isinstance(config.gpus, list) else None
-    try:
+    with os_errors_as(PreflightError, f"{config.section.server_url}: no such host", "correct it"):
         is_here = processes.is_here(parts.hostname or "")
-    except OSError as error:
-        raise PreflightError(f"{config.section.server_url}: no such host: {error.strerror}", "correct it") from error
     if not is_here:
         return _speed_only(config, RunningServer(), "the server runs on another host", ("auto", "none"))
     server = RunningServer(processes.listening_pids(port))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Content = Path | OwnedFile | bytes
 # A name that is not hidden and does not lead out of its folder, on any system.
-SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+SAFE_PART = re.compile(r"\w[\w.+-]*")
 # The longest name, top folder included: a path may be no longer than 4096 bytes, and its folders cost by their number.
 MOST_NAME_BYTES = 1_000
 # 1980-01-01 UTC: GNU tar calls files of 1970 implausibly old.
@@ -38,7 +38,7 @@ OTHERWISE = ("is not as wattdock wrote it", f"{AGAIN}; {REPACKED}")
 
 def is_safe(name: str) -> bool:
     """Whether a file's name, parts joined by "/", stays inside the bundle on every system."""
-    return len(name) <= MOST_NAME_BYTES and all(SAFE_PART.fullmatch(part) for part in name.split("/"))
+    return all(map(SAFE_PART.fullmatch, name.split("/"))) and len(name.encode()) <= MOST_NAME_BYTES
 
 
 def sha256_of(content: Content) -> str:

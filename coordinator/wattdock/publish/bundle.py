@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BUNDLE_SCHEMA: Final = 1
 SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
-PROMPTS, LOCKS = "prompts", "package-locks"
+PROMPTS, LOCKS, TASKS = "prompts", "package-locks", "tasks"
 DIFFERENCES_SHOWN = 3
 # The longest list of hashes, and the longest manifest: a hundred times those of a study of 1000 results.
 MOST_BYTES = 20_000_000
@@ -81,11 +81,7 @@ class VerifiedBundle:
 
 @dataclass(frozen=True)
 class Bundle(VerifiedBundle):
-    """An unpacked bundle with unchanged files.
-
-    Attributes:
-        folder: The folder of the files.
-    """
+    """An unpacked bundle with unchanged files, which lie in `folder`."""
 
     folder: Path
 

@@ -22,13 +22,13 @@ import yaml
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, STUDIES, TAR, whole_file
+from wattdock.files import BEGUN_IN, BUNDLED, JOURNAL, MANIFEST, RESTARTS, RESULT, STUDIES, TAR, expanded, whole_file
 from wattdock.launch import find_runner
 from wattdock.launch.images import lock_path
 from wattdock.opening import MAX_BYTES, is_trusted, read_regular
 from wattdock.output import harmless
 from wattdock.owned_folder import OwnedFolder
-from wattdock.publish.archive import Content, is_safe, opened, pack, sha256_of
+from wattdock.publish.archive import PIECE_BYTES, Content, is_safe, opened, pack, sha256_of
 from wattdock.publish.bundle import (
     LOCK,
     LOCKS,
@@ -36,37 +36,36 @@ from wattdock.publish.bundle import (
     README,
     STUDY,
     SUMS,
+    TASKS,
     Manifest,
     VerifiedBundle,
     sums_of,
     verify_bundle,
 )
+from wattdock.records import disk
 from wattdock.reports import markdown, points_of
 from wattdock.reports.wording import boundaries
 from wattdock.secrets import holds_secret
-from wattdock.text import json_text
+from wattdock.text import from_json, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wattdock.analysis import ExperimentResult
     from wattdock.store import StoredResult
 
-# How much of a file is read at a time.
-CHUNK_BYTES = 1 << 20
 LOG_SUFFIX = ".log"
-TEXT_SUFFIXES = {".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
+# The largest folder of tasks: more is a set of data, which is better named than packed.
+MOST_TASK_BYTES = 100_000_000
+TEXT_SUFFIXES = {".py", ".csv", ".json", ".jsonl", ".lock", ".log", ".txt", ".yaml"}
 
 
 @dataclass(frozen=True)
 class CreatedBundle(VerifiedBundle):
-    """A new bundle.
-
-    Attributes:
-        identifying_files: Files that hold this user's name or home folder, or this machine's name.
-    """
+    """A new bundle; `identifying_files` hold a name of user, home or machine, `too_few` tell of too few restarts."""
 
     identifying_files: tuple[str, ...]
+    too_few: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -79,16 +78,22 @@ class _Gathered:
 
     Attributes:
         studies: Ids of the studies whose journals are in the bundle.
-        inputs: SHA-256 of a file of prompts or a lock of packages → its name in the bundle.
-        missing: Sentences about what belongs in the bundle and could not be had.
-        lock_sha256: Of the lock file of images; None without one.
+        begun_in: By such an id, the folder in which the study was begun.
+        inputs: SHA-256 of a file of prompts or a lock of packages, or a folder of tasks → its name in the bundle.
+        missing: As in `Manifest`.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
     studies: list[str] = field(default_factory=list)
+    begun_in: dict[str, Path] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     lock_sha256: str | None = None
+
+    def place(self, result: ExperimentResult, path: Path) -> Path:
+        """Return where a path in a result's settings leads, from where its study was begun; from here if unknown."""
+        study = result.study.study_id if result.study else ""
+        return self.begun_in.get(study, Path()).absolute() / expanded(path)
 
 
 def create_bundle(
@@ -99,11 +104,11 @@ def create_bundle(
     Args:
         out: A new file that ends in .tar; None makes wattdock-NAME.tar in the current folder.
         logs: Include the runners' logs.
-        prompts: Include files of prompts.
+        prompts: Include files of prompts, and folders of tasks.
 
     Raises:
-        ConfigError: A name cannot be one in a bundle, or a file holds a secret.
-        StoreError: A file cannot be read, or the bundle cannot be written; nothing is left of it.
+        ConfigError: A name cannot be one of or in a bundle, or a file holds a secret.
+        StoreError: A file is missing or cannot be read, or the bundle cannot be written; nothing is left of it.
     """
     results = sorted(results, key=lambda stored: stored.folder.resolve().name)
     try:
@@ -111,10 +116,8 @@ def create_bundle(
         # The file's name is not in it: the same results have the same digest.
         name = f"wattdock-{(gathered.studies or [results[0].folder.resolve().name])[0]}"
         out = out or Path(f"{name}{TAR}")
-        if out.suffix != TAR or not is_safe(out.stem):
-            raise ConfigError(
-                f"{out.name!r} cannot be a bundle's name", f"use letters, digits, . _ - and end it in {TAR}"
-            )
+        if out.suffix != TAR or out.name[0] == ".":
+            raise ConfigError(f"{out.name!r} cannot be a bundle's name", f"end it in {TAR}, and begin it with no dot")
         if not out.absolute().parent.is_dir():
             raise StoreError(f"{out}: there is no folder {out.parent}", "make it, or choose another --output")
         if out.exists():
@@ -129,7 +132,9 @@ def create_bundle(
         is_new = out and Path(error.filename or "").name.startswith(f".{out.name}.")
         place = out if is_new else error.filename or out
         raise StoreError(f"{place}: {error.strerror or error}", "see its owner and free space") from error
-    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=identifying)
+    repeats = {stored.result.config.label: stored.result.config.repeats.too_few for stored in results}
+    too_few = tuple(f"{label}: {found}" for label, found in repeats.items() if found)
+    return CreatedBundle(**vars(verify_bundle(out)), identifying_files=identifying, too_few=too_few)
 
 
 def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _Gathered:
@@ -142,6 +147,11 @@ def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _G
             raise ConfigError(f"two results have the name {folder.name}", "make a bundle of each")
         with stored.opened() as result:
             names = [name for name in result.files() if "/." not in f"/{name}"]
+            restarts = len({span.restart for span in stored.result.spans})
+            records = [f"{RESTARTS}/{number}/{file}" for number in range(restarts) for file in disk.FILES]
+            # A link in a file's place, or in its folder's, is refused where it is opened.
+            if lost := [name for name in records if not {name, *map(str, Path(name).parents)}.intersection(names)]:
+                raise StoreError(f"{folder / lost[0]} is missing", "restore it from a copy, or name other results")
             gathered.files |= {
                 f"{place}/{name}": result.reopenable(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
             }
@@ -161,13 +171,17 @@ def _gather_journal(result: ExperimentResult, gathered: _Gathered, folder: Owned
         return
     inside = f"{STUDIES}/{study}"
     with (
-        suppress(OSError),
+        suppress(OSError, ValueError),
         OwnedFolder.open(folder.path.parent) as results,
         results.folder(inside, allow_other_owner=True) as place,
     ):
         if place.owner == folder.owner and place.is_regular(JOURNAL):
             gathered.studies.append(study)
             gathered.files[f"{BUNDLED}/{inside}/{JOURNAL}"] = place.reopenable(JOURNAL)
+            with place.file(JOURNAL) as file:
+                head = from_json(file.readline(MAX_BYTES))
+            if isinstance(head, dict) and (begun_in := head.get(BEGUN_IN)):
+                gathered.begun_in[study] = Path(os.path.normpath(results.path / str(begun_in)))
 
 
 def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bool, is_own: bool) -> None:
@@ -176,13 +190,18 @@ def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bo
     environment = result.environment
     if environment and environment.dataset_sha256 and (path := result.config.prompts.file):
         name = f"{PROMPTS}/{environment.dataset_sha256[:16]}.jsonl"
+        path = gathered.place(result, path)
         wanted = [("the file of prompts with SHA-256", path, environment.dataset_sha256, name)]
     if environment and (packages := environment.packages):
         path = find_runner(environment.backend) / packages.lock
         name = f"{LOCKS}/{packages.lock_sha256[:16]}.lock"
         wanted.append(("the lock of packages with SHA-256", path, packages.lock_sha256, name))
+    refused = "was another user's to name" if not is_own else ""
+    asked = result.config.quality and result.config.quality.folder
+    if asked and str(folder := gathered.place(result, asked)) not in gathered.inputs:
+        _gather_tasks(folder, gathered, refused or "was left out" * (not prompts))
     for what, path, digest, name in wanted:
-        problem = "was another user's to name" if not is_own else ""
+        problem = refused
         if not prompts and name.startswith(PROMPTS):
             problem = "was left out"
         try:
@@ -196,19 +215,47 @@ def _gather_inputs(result: ExperimentResult, gathered: _Gathered, *, prompts: bo
             gathered.inputs[digest], gathered.files[name] = name, path
 
 
-def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
-    """Return the files that hold this user's name or home folder or this machine's name, unless many have that name.
+def _gather_tasks(folder: Path, gathered: _Gathered, problem: str) -> None:
+    """Take a folder of tasks, unless there is a problem with it; their items tell a rerun whether it was another."""
+    files, size_bytes = dict[str, Content](), 0
+    try:
+        with OwnedFolder.open(folder) as tasks:
+            for name in tasks.files():
+                if "/." not in f"/{name}" and "__pycache__/" not in name and (state := tasks.state(name)):
+                    files[name], size_bytes = tasks.reopenable(name), size_bytes + state.st_size
+    except OSError as error:
+        problem = problem or f"cannot be read ({error.strerror})"
+    if any(Path(name).name == RESULT for name in files):
+        problem = problem or "holds results, too"
+    if size_bytes > MOST_TASK_BYTES:
+        problem = problem or f"has more than {MOST_TASK_BYTES // 1_000_000} MB"
+    if problem:
+        gathered.missing.append(f"the folder of tasks {folder.name} {problem}; a rerun needs it")
+        return
+    place = f"{TASKS}/{digest_of(files)[:16]}/{folder.name}"
+    gathered.inputs[str(folder)] = place
+    gathered.files |= {f"{place}/{name}": content for name, content in files.items()}
 
-    Raises:
-        ConfigError: A file's name cannot be one in a bundle, or a file holds a secret.
-    """
+
+def digest_of(files: Mapping[str, Content]) -> str:
+    """Return one hash of files and their names."""
+    return sha256_of(sums_of({name: sha256_of(content) for name, content in files.items()}).encode())
+
+
+def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
+    """Return files with this user's or machine's name or the home folder; refuse secrets, and names of no bundle."""
     names = {platform.node(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "HOME", "HOSTNAME"))}
     escaped = "|".join(sorted(map(re.escape, names - {"", "/", "root", "localhost"})))
     pattern, found = re.compile(rf"(?<![A-Za-z0-9])(?:{escaped or '(?!)'})(?![A-Za-z0-9])"), []
     for name, content in files.items():
         if not is_safe(name):
             raise ConfigError(f"{name!r} cannot be a name in a bundle", "use letters, digits, . _ - only")
-        text = _text(content) if Path(name).suffix in TEXT_SUFFIXES else ""
+        text = ""
+        if Path(name).suffix in TEXT_SUFFIXES:
+            with opened(content) as file:
+                # A read of so many bytes at once would take the memory for all of them.
+                pieces = islice(iter(partial(file.read, PIECE_BYTES), b""), MAX_BYTES // PIECE_BYTES)
+                text = b"".join(pieces).decode("utf-8", errors="replace")
         if holds_secret(text, os.environ):
             raise ConfigError(
                 f"{name if isinstance(content, bytes) else content} holds what looks like a key or password",
@@ -218,13 +265,6 @@ def _identifying_files(files: dict[str, Content]) -> tuple[str, ...]:
         if pattern.search(text):
             found.append(name)
     return tuple(found)
-
-
-def _text(content: Content) -> str:
-    with opened(content) as file:
-        # A read of so many bytes at once would take the memory for all of them.
-        chunks = islice(iter(partial(file.read, CHUNK_BYTES), b""), MAX_BYTES // CHUNK_BYTES)
-        return b"".join(chunks).decode("utf-8", errors="replace")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -239,7 +279,9 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
     positions: dict[str, int] = {}
     experiments: dict[str, dict[str, Any]] = {}
     for stored in results:
-        settings = _settings(stored.result, gathered)
+        folder = stored.result.config.quality and stored.result.config.quality.folder
+        tasks = gathered.inputs.get(str(gathered.place(stored.result, folder))) if folder else None
+        settings = settings_of(stored.result, gathered.inputs, gathered.lock_sha256, tasks)
         identity = json.dumps(
             {key: settings[key] for key in settings if key not in ExperimentConfig.NOT_IDENTITY}, sort_keys=True
         )
@@ -258,14 +300,19 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
     }
 
 
-def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
+def settings_of(
+    result: ExperimentResult, inputs: Mapping[str, str], lock_sha256: str | None, tasks: str | None
+) -> dict[str, Any]:
     """Return a result's settings with "auto" replaced by what ran: commits, image, GPUs, launcher, accelerator.
 
-    An interpreter's path is left out, and GPUs by index or UUID become their number.
+    An interpreter's path is left out, and GPUs by index or UUID become their number; `inputs` are as in `_Gathered`,
+    `tasks` is the place of its folder of tasks there.
     """
     settings: dict[str, Any] = result.config.model_dump(mode="json", exclude={"runner_python"})
     if isinstance(settings.get("gpus"), list):
         settings["gpus"] = {"count": len(settings["gpus"])}
+    if tasks and result.config.quality:
+        settings["quality"]["folder"] = tasks
     environment = result.environment
     if environment is None:
         return settings
@@ -274,14 +321,14 @@ def _settings(result: ExperimentResult, gathered: _Gathered) -> dict[str, Any]:
     if (draft := result.config.draft) and draft.on_hub and environment.model.draft:
         _, _, revision = environment.model.draft.rpartition(" ")
         settings[result.config.backend]["speculative_config"]["revision"] = revision
-    if source := gathered.inputs.get(environment.dataset_sha256 or ""):
+    if source := inputs.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
     settings |= {"accelerator": "cuda" if environment.gpu_count else "cpu", "launcher": environment.launcher}
     if not environment.gpu_count:
         settings["gpus"] = "auto"
     if container := environment.container:
-        locked = container.locked and container.lock_sha256 == gathered.lock_sha256
+        locked = container.locked and container.lock_sha256 == lock_sha256
         image = None if locked else container.locked_digest or environment.image_digest or container.image
         settings["container"] = settings["container"] | {"image": image, "locked": locked}
     return settings
@@ -314,7 +361,7 @@ Both take this folder as well. `sha256sum -c {SUMS}` checks the same hashes with
 
 - `{STUDY}`: every experiment with all its settings; here, `wattdock run {STUDY} --output-dir ..` runs them
 - `{BUNDLED}/`: each result as it was stored: figures, audit, environment, timelines, requests; journals of studies
-- `{PROMPTS}/`, `{LOCKS}/`, `{LOCK}`: where there are any, files of prompts, locks of packages, images by digest
+- `{PROMPTS}/`, `{TASKS}/`, `{LOCKS}/`, `{LOCK}`: where there are any, files of prompts, tasks, locks, images by digest
 - `{MANIFEST}`: what programs read
 
 {"".join(f"Missing: {line}.{chr(10)}" for line in manifest.missing)}"""

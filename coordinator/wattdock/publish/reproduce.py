@@ -7,24 +7,25 @@ says so.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.config import ExperimentConfig, ModelSpec, Study, load_study
 from wattdock.errors import Cause, ConfigError, PreflightError, StoreError, os_errors_as
 from wattdock.files import expanded, write_whole
-from wattdock.host import GpuInventory
+from wattdock.host import GpuInventory, folders
 from wattdock.inputs import resolve_model
 from wattdock.launch import find_runner
 from wattdock.opening import read_regular
+from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import is_safe, sha256_of
-from wattdock.publish.bundle import LOCK, LOCKS, PROMPTS, STUDY
+from wattdock.publish.bundle import LOCK, LOCKS, PROMPTS, STUDY, TASKS
+from wattdock.publish.create import digest_of, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from wattdock.analysis import ExperimentResult
     from wattdock.publish.bundle import Bundle
@@ -43,15 +44,17 @@ class LocalChoices:
 
     Attributes:
         runner_python: Python interpreter that has the backend's packages installed.
-        model_folder: The weights of a model that was a local folder.
-        draft_folder: Those of a draft model that was a local folder.
-        trust_remote_code: Whether a model's own code, or the bundle's command, may run.
+        model_folders: The weights of models that were local folders; each is found by its digests.
+        draft_folders: Those of draft models that were local folders.
+        trust_remote_code: Whether a model's own code, or the bundle's command or tasks, may run.
+        say: Receives a line about what takes long.
     """
 
     runner_python: Path | None = None
-    model_folder: Path | None = None
-    draft_folder: Path | None = None
+    model_folders: tuple[Path, ...] = ()
+    draft_folders: tuple[Path, ...] = ()
     trust_remote_code: bool = False
+    say: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class Reproduction:
 
     Attributes:
         study: The experiments.
-        bundled: The bundle's successful results with the same settings, so that `reports.compare` pairs them with the
-            results that are measured here.
-        skipped: A line for each result that is not measured again.
+        bundled: The bundle's successful results, analysed anew from their records, with the same settings, so that
+            `reports.compare` pairs them with the results that are measured here.
+        skipped: A line for each result that is not measured again, or of whose figure nothing can be decided.
         lock: Lock file of the bundle's images.
     """
 
@@ -81,7 +84,7 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
     Raises:
         ConfigError: Something in the bundle needs the user's permission first.
         PreflightError: This machine lacks the GPUs, images or model; nothing was started.
-        StoreError: The bundle's results or study cannot be read, or no result was measured to its end.
+        StoreError: The bundle's results, records or study cannot be read, or no result was measured to its end.
     """
     results = bundle.results()
     whole = [stored for stored in results if stored.result.status == "ok" and stored.result.environment]
@@ -92,19 +95,36 @@ def prepare_reproduction(bundle: Bundle, local: LocalChoices, *, home: Path) -> 
         for stored in results
         if stored not in whole
     )
+    skipped += tuple(
+        f"{stored.result.config.label}: {found}" for stored in whole if (found := stored.result.config.repeats.too_few)
+    )
     # Before anything else is checked.
     _require_gpus([stored.result for stored in whole])
     written, bundled, configs = load_study(bundle.folder / STUDY, {}).experiments, [], {}
     if len(written) != (count := 1 + max(bundle.manifest.results.values())):
         raise StoreError(f"{STUDY} does not hold the bundle's {count} experiments", "it was changed")
     for stored in whole:
-        config = _config_here(written[bundle.manifest.results[stored.folder.name]], stored.result, bundle, local, home)
+        config = written[bundle.manifest.results[stored.folder.name]]
+        _require_settings_of(stored.result, config, bundle)
+        config = _config_here(config, stored.result, bundle, local, home)
         configs[config.experiment_id] = config
-        # `compare` pairs results by their settings.
-        here = {"experiment_id": config.experiment_id, "config": config}
-        bundled.append(replace(stored, result=stored.result.model_copy(update=here)))
+        # Both sides are analysed by this version; `compare` pairs results by their settings.
+        anew, here = stored.analysed_again(), {"experiment_id": config.experiment_id, "config": config}
+        bundled.append(replace(anew, result=anew.result.model_copy(update=here)))
     study = Study(name=f"reproduce {bundle.manifest.name}", experiments=tuple(configs.values()))
     return Reproduction(study, tuple(bundled), skipped, bundle.folder / LOCK)
+
+
+def _require_settings_of(result: ExperimentResult, written: ExperimentConfig, bundle: Bundle) -> None:
+    """Refuse an experiment of study.yaml that has other settings than the result that it is to be compared with."""
+    source, lock = written.workload.prompts.source or "", bundle.folder / LOCK
+    packed = {result.environment.dataset_sha256 or "": source} if result.environment else {}
+    inputs = packed if source.startswith(f"{PROMPTS}/") else {}
+    tasks = str(written.quality.folder) if written.quality else ""
+    tasks = tasks if tasks.startswith(f"{TASKS}/") else ""
+    settings = settings_of(result, inputs, sha256_of(lock) if lock.is_file() else None, tasks)
+    if ExperimentConfig.model_validate(settings).experiment_id != written.experiment_id:
+        raise StoreError(f"{STUDY} has other settings than the result of {result.config.label}", "it was changed")
 
 
 def _require_gpus(results: list[ExperimentResult]) -> None:
@@ -133,9 +153,11 @@ def _config_here(
     is_locked = written.container.locked and not local.runner_python
     here: dict[str, Any] = {"runner_python": local.runner_python}
     if prompts.source and prompts.file:
-        prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, home, label))})
+        digest = bundled.environment.dataset_sha256 if bundled.environment else None
+        prompts = prompts.model_copy(update={"source": str(_kept(bundle, prompts.source, digest, home, label))})
     packages = bundled.environment.packages if bundled.environment else None
-    if is_locked and packages and packages.lock_sha256 not in _own_locks(written.backend):
+    own_locks = find_runner(written.backend).glob("requirements-*.lock") if is_locked and packages else ()
+    if is_locked and packages and packages.lock_sha256 not in map(sha256_of, own_locks):
         raise ConfigError(
             f"{label} ran the packages of {LOCKS}/{packages.lock_sha256[:16]}.lock, and {written.backend} has another",
             "read that lock, put it into a copy of the backend, and name the folder around it in WATTDOCK_RUNNERS",
@@ -147,10 +169,12 @@ def _config_here(
         raise ConfigError(
             f"{label} runs {code}", "read it, then allow it with --trust-remote-code", cause=Cause.RUNS_CODE
         )
+    if (asked := written.quality) and asked.folder:
+        here["quality"] = asked.model_copy(update={"folder": _kept_tasks(bundle, str(asked.folder), home, label)})
     if model.path:
-        model = model.model_copy(update={"path": _same_folder(bundled, local.model_folder, "--model-folder")})
+        model = model.model_copy(update={"path": _same_folder(bundled, local, "--model-folder")})
     if written.draft and written.draft.path:
-        written = written.with_draft(_same_folder(bundled, local.draft_folder, "--draft-folder", DRAFT))
+        written = written.with_draft(_same_folder(bundled, local, "--draft-folder", DRAFT))
     here["container"] = written.container.model_copy(update={"locked": is_locked})
     workload = written.workload.model_copy(update={"prompts": prompts})
     return written.model_copy(update=here | {"model": model, "workload": workload})
@@ -165,51 +189,54 @@ def _code_in(written: ExperimentConfig) -> str:
     return "the model's own code" if written.model.trust_remote_code else ""
 
 
-def _own_locks(backend: str) -> Iterator[str]:
-    """Yield the SHA-256 of each lock of packages that a backend has here."""
-    for variant in ("cpu", "cuda"):
-        with suppress(OSError):
-            yield sha256_of(find_runner(backend) / f"requirements-{variant}.lock")
-
-
-def _kept(bundle: Bundle, name: str, home: Path, label: str) -> Path:
-    """Return a copy of a file of prompts, named by its content, in WATTDOCK_HOME, where it outlives the bundle.
-
-    Raises:
-        PreflightError: It is not among the bundle's prompts.
-        StoreError: It cannot be written.
-    """
+def _kept(bundle: Bundle, name: str, digest: str | None, home: Path, label: str) -> Path:
+    """Return a copy of the prompts that were sent, by their SHA-256, in WATTDOCK_HOME, where it outlives the bundle."""
     packed = bundle.folder / name
-    if not name.startswith(f"{PROMPTS}/") or not is_safe(name) or not packed.is_file():
-        raise PreflightError(f"{label} needs {name}, which is not in the bundle", "ask its authors")
-    content = read_regular(packed)
-    target = home / PROMPTS / f"{sha256_of(content)}{packed.suffix}"
+    is_packed = name.startswith(f"{PROMPTS}/") and is_safe(name) and packed.is_file()
+    if not is_packed or sha256_of(content := read_regular(packed)) != digest:
+        raise PreflightError(f"{label} needs the prompts of {name}, which are not in the bundle", "ask its authors")
+    target = home / PROMPTS / f"{digest}{packed.suffix}"
     with os_errors_as(StoreError, f"cannot write {target}", "choose another WATTDOCK_HOME"):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
     return target
 
 
-def _same_folder(bundled: ExperimentResult, given: Path | None, flag: str, prefix: str = "") -> Path:
-    """Return the user's folder of weights, which must hold the weights that the bundle was measured with.
+def _kept_tasks(bundle: Bundle, name: str, home: Path, label: str) -> Path:
+    """Return a copy of a bundle's folder of tasks, by its content's hash, in WATTDOCK_HOME, for a later --resume."""
+    try:
+        if not (name.startswith(f"{TASKS}/") and is_safe(name)):
+            raise FileNotFoundError
+        with OwnedFolder.open(bundle.folder / name) as packed:
+            files: dict[str, bytes] = {file: packed.read(file) for file in packed.files()}
+    except OSError as error:
+        what = f"{label} needs the tasks of {name}, which are not in the bundle"
+        raise PreflightError(what, "ask its authors") from error
+    cache = folders.engine_cache(home)
+    target = cache / TASKS / digest_of(files) / Path(name).name
+    # They may be programs: nobody else can write there.
+    folders.make_own(cache)
+    with os_errors_as(StoreError, f"cannot write {target}", "choose another WATTDOCK_HOME"):
+        for file, content in files.items():
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target / file, content)
+    return target
 
-    Args:
-        prefix: What the names of the folder's files begin with in the bundle.
-    """
+
+def _same_folder(bundled: ExperimentResult, local: LocalChoices, flag: str, prefix: str = "") -> Path:
+    """Return the user's folder that holds the bundle's weights, whose names begin with `prefix` there."""
     model = bundled.environment.model if bundled.environment else None
     name = (model.draft if prefix else model.name) if model else "?"
-    if given is None:
+    given = local.draft_folders if prefix else local.model_folders
+    if not given:
         raise ConfigError(f"{bundled.config.label} used a local folder of weights, {name!r}", f"say where with {flag}")
-    folder = expanded(given).absolute()
-    spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
-    found = resolve_model(spec, home=folder, progress=lambda _: None)
-    files = model.files if model else {}
+    others, files = [], model.files if model else {}
     measured = {file.removeprefix(prefix): files[file] for file in files if file.startswith(DRAFT) == bool(prefix)}
-    # Not by revision, which also names the hub's cache that a folder lay in.
-    if model and model.revision and (changes := found.changes_since(measured)):
-        raise PreflightError(
-            f"{flag} {folder} is not the bundle's {name!r}, {model.revision}: {changes}",
-            "use the latter",
-            cause=Cause.MODEL_CHANGED,
-        )
-    return folder
+    for folder in (expanded(path).absolute() for path in given):
+        spec = ModelSpec(path=folder, trust_remote_code=model is not None and model.trust_remote_code)
+        # Not by revision, which also names the hub's cache that a folder lay in.
+        changes = resolve_model(spec, home=folder, progress=local.say).changes_since(measured)
+        if not (model and model.revision and changes):
+            return folder
+        others.append(f"{flag} {folder} is not the bundle's {name!r}, {model.revision}: {changes}")
+    raise PreflightError("; ".join(others), "use the latter", cause=Cause.MODEL_CHANGED)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BLOCK = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+# Most words of an answer that tells a fact: a sentence or two. Questions, which hold the fact, have 80 words and more.
+MOST_WORDS = 30
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,7 @@ class Question:
 
 @dataclass(frozen=True)
 class BundledTask(Task):
-    """A task of questions.jsonl; its last questions are the examples that `few_shot` asks for.
-
-    Attributes:
-        chosen: Numbers of the questions that are asked.
-    """
+    """A task of questions.jsonl, of which the `chosen` numbers are asked; the last are the examples of `few_shot`."""
 
     questions: Sequence[Question]
     chosen: Sequence[int]
@@ -146,7 +144,9 @@ def _is_between(answer: str, ends: Sequence[str]) -> bool:
 CHECKS: dict[str, Callable[[str, Any], bool]] = {
     # The last number counts: models write their way to it first.
     "number": _is_number,
-    "word": lambda answer, word: re.search(rf"\b{re.escape(word)}\b", answer, re.IGNORECASE) is not None,
+    "told": lambda answer, word: (
+        len(answer.split()) <= MOST_WORDS and re.search(rf"\b{re.escape(word)}\b", answer, re.IGNORECASE) is not None
+    ),
     "exactly": lambda answer, text: answer.strip("\"'.") == text,
     "words": lambda answer, count: len(answer.split()) == count,
     "lines": lambda answer, count: len([line for line in answer.splitlines() if line.strip()]) == count,

@@ -5,21 +5,25 @@ Nothing is fetched: data come from a folder or from what the Hugging Face cache 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections import defaultdict
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from wattdock.errors import ConfigError, WattdockError
+from wattdock.files import expanded
 from wattdock.quality.bundled import drawn, questions
 from wattdock.quality.task import Prompt, Score, Task
 from wattdock.text import json_text, nearest, strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from wattdock.config import ExperimentConfig
@@ -61,14 +65,14 @@ class HarnessTask(Task):
         spec = config.quality
         assert spec
         with _harness(f"quality.tasks: {name}"):
-            loaded = _loaded(name, spec.folder, spec.few_shot)
+            loaded, digest = _loaded(name, spec.folder and expanded(spec.folder).absolute(), spec.few_shot)
             leaves = loaded["tasks"].values()
             for kind in {task.OUTPUT_TYPE for task in leaves} - {GENERATES}:
                 _require_likelihoods(kind, config)
         samples = {leaf: drawn(len(task.eval_docs), spec.limit, spec.seed) for leaf, task in loaded["tasks"].items()}
         return cls(
             name=name,
-            version=", ".join(sorted({str(task.VERSION) for task in leaves})),
+            version=", ".join([*sorted({str(task.VERSION) for task in leaves}), digest]),
             few_shot=max(task.get_config("num_fewshot") for task in leaves),
             items=sum(map(len, samples.values())),
             runs_code=False,
@@ -174,11 +178,7 @@ def _model(task: HarnessTask, engine: Engine) -> Any:
 
 
 def _require_likelihoods(kind: str, config: ExperimentConfig) -> None:
-    """Refuse a task that needs what cannot be told of given answers.
-
-    Raises:
-        ConfigError: Says what to do.
-    """
+    """Refuse a task that needs what cannot be told of given answers."""
     if kind not in NEEDS_LIKELIHOODS or config.backend not in TELL_LIKELIHOODS:
         what = f"it needs probabilities of given texts ({kind}), which {config.backend} does not tell"
         raise ConfigError(what, "take a task that generates, such as gsm8k")
@@ -212,30 +212,66 @@ def _manager(folder: Path | None) -> Any:
 
 
 @cache
-def _loaded(name: str, folder: Path | None, few_shot: int | None) -> Mapping[str, Any]:
-    """Return a task or group with its data, loaded once: no GPU waits for that in each restart."""
+def _loaded(name: str, folder: Path | None, few_shot: int | None) -> tuple[Mapping[str, Any], str]:
+    """Return a task or group with its data, and a hash of its items, loaded once: no GPU waits for that."""
     own = _manager(folder)
     manager = own if name in own.all_tasks else _manager(None)
     if name not in manager.all_tasks:
         near = nearest(name, [*questions(), *own.all_tasks, *manager.all_tasks])
         write = f"write {near}" if near else "see `lm-eval ls tasks`, or set quality.folder"
         raise ConfigError("lm-evaluation-harness has no such task", write)
-    found: Mapping[str, Any] = manager.load([name])
+    with _data_in(folder) if folder and manager is own else nullcontext():
+        found: Mapping[str, Any] = manager.load([name])
+    items = hashlib.sha256()
     for leaf, task in found["tasks"].items():
+        documents = [*task.eval_docs]
+        # A function counts by what it makes of the items.
+        parts = (task.config.doc_to_text, task.config.doc_to_target, task.config.doc_to_choice)
+        made = [list(map(part, documents)) if callable(part) else part for part in parts]
+        items.update(repr((leaf, documents, made, str(task.config.description))).encode())
         if task.get_config("unsafe_code") or getattr(task, "UNSAFE_CODE", False):
             raise ConfigError(f"quality.tasks: {leaf} runs code outside of a sandbox", "take the task code")
         if task.get_config("num_fewshot") is None or few_shot is not None:
             task.set_config(key="num_fewshot", value=few_shot or 0)
-    return found
+    return found, items.hexdigest()[:8]
+
+
+@contextmanager
+def _data_in(folder: Path) -> Iterator[None]:
+    """Have data that tasks of a folder name looked for in that folder alone: a bundle holds it."""
+    import datasets
+
+    load = datasets.load_dataset
+
+    def load_inside(path: str, name: str | None = None, **more: Any) -> Any:
+        for key in more.keys() & {"data_files", "data_dir"}:
+            more[key] = _inside(folder, more[key])
+        return load(path, name, **more)
+
+    datasets.load_dataset = load_inside
+    try:
+        yield
+    finally:
+        datasets.load_dataset = load
+
+
+def _inside(folder: Path, names: Any) -> Any:
+    """Return the paths of names of data, which are relative to a folder or begin with its name."""
+    if isinstance(names, Mapping):
+        return {key: _inside(folder, name) for key, name in names.items()}
+    if isinstance(names, list | tuple):
+        return [_inside(folder, name) for name in names]
+    parts = PurePath(str(names)).parts
+    if names and (PurePath(str(names)).is_absolute() or ".." in parts):
+        raise ConfigError(
+            f"it names {names}, and data lie in quality.folder", "put them there, and write a relative path"
+        )
+    return names and str(folder.joinpath(*parts[parts[:1] == (folder.name,) :]))
 
 
 @contextmanager
 def _harness(what: str) -> Iterator[None]:
-    """Let the harness do something without a network and without its own words; what goes wrong is told in one line.
-
-    Raises:
-        ConfigError: The harness is not installed, or cannot do it.
-    """
+    """Let the harness do something without a network and without its own words; what goes wrong is told in one line."""
     for name in ("HF_DATASETS_OFFLINE", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
     try:

@@ -14,12 +14,7 @@ THOUGHTS_BEGIN, THOUGHTS_END = "<think>", "</think>"
 
 
 class Prompt(NamedTuple):
-    """What an engine is sent for one answer.
-
-    Attributes:
-        content: Text, or the turns of a chat, each its role and its text.
-        max_output_tokens: Longest answer, thoughts included.
-    """
+    """What an engine is sent for one answer: a text, or the turns of a chat, each its role and its text."""
 
     content: str | tuple[tuple[str, str], ...]
     max_output_tokens: int

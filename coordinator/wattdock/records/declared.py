@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ class DeclaredWork:
             prompts of text.
         output_tokens: Mean length of an answer, likewise; None where answers may end before their limit.
         context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first.
+        gap_s: Mean time between a trace's arrivals, at its speed; None without a trace.
         staggered: Number of first requests whose answers are shares of their prompts' limits.
         texts: Prompts of text, whose ids only the runner knows.
         mismatches: Number of requests that were not what was to be sent, by what differed: "order", "instant",
@@ -35,6 +37,7 @@ class DeclaredWork:
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     context_tokens: float | None = None
+    gap_s: float | None = None
     staggered: int = 0
     texts: int = 0
     mismatches: dict[str, int] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class DeclaredWork:
             prompt_tokens=of_prompts,
             output_tokens=of_answers if ignore_eos or prompts.declares_answers else None,
             context_tokens=prompts.context_tokens,
+            gap_s=prompts.gap_s,
             staggered=len(prompts.first_output_tokens),
             texts=sum(not isinstance(item, array) for item in prompts.items),
             mismatches=_mismatches(prompts, limits, requests, start_ns=start_ns, ignore_eos=ignore_eos),
@@ -74,10 +78,7 @@ NOTHING_DECLARED = DeclaredWork()
 
 def hash_of(ids: array[int]) -> int:
     """Return the hash of a prompt's ids, as `prompt_hash` in runner.proto explains it."""
-    packed = array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return int.from_bytes(hashlib.sha256(packed).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(np.asarray(ids, dtype="<u4").tobytes()).digest()[:8], "big")
 
 
 def _mismatches(

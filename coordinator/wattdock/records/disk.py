@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
@@ -43,11 +44,11 @@ FEW_ROWS = 500_000
 MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
-# Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, or
-# there were nodes.
+# Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, traces
+# told their gaps, or there were nodes.
 LATER_KEYS = {
     *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "counting_processes"),
-    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s"),
+    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s", "gap_s"),
 }
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {
@@ -107,6 +108,19 @@ def measured(parent: OwnedFolder) -> set[tuple[str, int, int]]:
             plain = from_json(parent.read(f"{name}/{RECORD}", limit_bytes=MAX_JSON_BYTES))
             passes |= {(name, int(plain["restart"]), int(part["index"])) for part in plain["passes"]}
     return passes
+
+
+def spans(folder: OwnedFolder) -> Counter[tuple[int, int, int]]:
+    """Return the spans that a record holds, those of passes included: the restart, begin and end, ns.
+
+    Raises:
+        StoreError: record.json is missing or cannot be read.
+    """
+    with _sound(folder.path, f"restore {RECORD} from a copy"):
+        plain = from_json(folder.read(RECORD, limit_bytes=MAX_JSON_BYTES))
+        passes = plain["passes"] + [asked for task in plain.get("evaluations", ()) for asked in task["passes"]]
+        held = plain["spans"] + [run_pass["span"] for run_pass in passes]
+        return Counter((plain["restart"], span["start_ns"], span["end_ns"]) for span in held)
 
 
 def _replace(newer: Path) -> None:

@@ -57,8 +57,8 @@ class ModelFacts(Stored):
             did not ask.
         draft: Name and revision of the draft model of speculative decoding, whose files begin with "draft/"; null
             without one.
-        files: By name, the first 16 hex digits of the SHA-256 of every file in its folder that decides the work; of
-            weights, over their size and first and last MiB.
+        files: By name, the SHA-256 of every file in its folder that decides the work. Earlier versions kept 16 digits,
+            for weights of their size and first and last MiB.
     """
 
     kind: str

@@ -35,11 +35,10 @@ BRACKETS = ("before_start_ns", "before_end_ns", "after_start_ns", "after_end_ns"
 def schemas() -> dict[str, pa.Schema]:
     """Return the columns of each table by its file's name.
 
-    timeline.parquet has one row per sample: restart; pass (null outside the measured passes, negative where
-    questions of `quality:` are answered); clock (identity of the
-    clock of `at_ns`); gpu_uuid (null for the runner's tokens and for the host's own counters, host_…_j, in joules since
-    the meter began); series, whose name ends in its unit; at_ns; value; and the calls that bracket each change of the
-    energy counter.
+    timeline.parquet has one row per sample: restart; pass (null outside of passes, negative where questions of
+    `quality:` are answered); clock (identity of the clock of `at_ns`); gpu_uuid (null for the runner's tokens and for
+    the host's own counters, host_…_j, in joules since the meter began); series, whose name ends in its unit; at_ns;
+    value; and the calls that bracket each change of the energy counter.
     """
     import pyarrow as pa
 
@@ -77,7 +76,7 @@ def tables_of(record: RestartRecord) -> dict[str, pa.Table]:
         steps.append(_table(STEPS, rows, {"restart": record.restart, "pass": run_pass.index, **known}))
     for series in _samples(record):
         at_ns = series["at_ns"]
-        of_all = {"restart": record.restart, "pass": _pass_at(at_ns, record.passes), "clock": record.clock}
+        of_all = {"restart": record.restart, "pass": _pass_at(at_ns, record.all_passes), "clock": record.clock}
         samples.append(_table(TIMELINE, len(at_ns), of_all | series))
     return {
         REQUESTS: pa.Table.from_pylist(requests, schema=schemas()[REQUESTS]),
@@ -116,13 +115,14 @@ def _samples(record: RestartRecord) -> Iterator[dict[str, Any]]:
 
 
 def _pass_at(at_ns: NDArray[np.int64], passes: Sequence[PassRecord]) -> pa.Array:
-    """Return the measured pass that each instant lies in, null outside all of them."""
+    """Return the pass that each instant lies in, null outside all of them."""
     import pyarrow as pa
 
-    number = np.full(len(at_ns), -1, dtype=np.int32)
+    number, outside = np.zeros(len(at_ns), dtype=np.int32), np.ones(len(at_ns), dtype=bool)
     for run_pass in passes:
-        number[(at_ns >= run_pass.span.start_ns) & (at_ns <= run_pass.span.end_ns)] = run_pass.index
-    return pa.array(number, mask=number < 0)
+        inside = (at_ns >= run_pass.span.start_ns) & (at_ns <= run_pass.span.end_ns)
+        number[inside], outside[inside] = run_pass.index, False
+    return pa.array(number, mask=outside)
 
 
 def fill_in(plain: Plain, tables: Mapping[str, pa.Table]) -> None:

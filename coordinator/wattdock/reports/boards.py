@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from wattdock.analysis import statistics
 from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values, sessions_among
 from wattdock.reports.wording import quantity_text
-from wattdock.text import pluralize
+from wattdock.text import pluralize, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,14 +93,14 @@ class Pool:
         return self.boards.value
 
     def __str__(self) -> str:
-        these = f", {self.these_boards:.4g} for these boards" if self.these_boards else ""
+        these = f", {self.these_boards} for these boards" if self.these_boards else ""
         spread = f"standard deviation between boards {self.between / self.mean:.2%}"
         spread += "" if self.within is None else f", of {self.units} on one {self.within / self.mean:.2%}"
         restarts = sum(len(pooled(sessions)) for sessions in self.by_board.values())
         sessions = pluralize(len(self.sessions), "session")
         counts = f"{len(self.by_board)} boards, {pluralize(restarts, 'restart')}, {sessions}"
         where = "" if len(self.sessions) > 1 else " in this session"
-        mean = f"{self.mean:.4g} {quantity_text(statistics.ENERGY, self.unit)} {self.over_boards:.4g}"
+        mean = f"{significant(self.mean)} {quantity_text(statistics.ENERGY, self.unit)} {self.over_boards}"
         mean += f" for boards of the model{where}{these}"
         return f"{self.label}: {counts}: {mean}; {spread}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattdock.store import COLUMNS
+from wattdock.text import SIGNIFICANT, significant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,17 +15,7 @@ if TYPE_CHECKING:
     from wattdock.analysis import statistics
     from wattdock.store import Row
 
-__all__ = [
-    "DISTURBED",
-    "MARK",
-    "NOTHING",
-    "cell_text",
-    "figure_text",
-    "marked",
-    "number",
-    "row_cells",
-    "seconds_text",
-]
+__all__ = ["DISTURBED", "MARK", "NOTHING", "cell_text", "figure_text", "marked", "number", "row_cells", "seconds_text"]
 
 # The cell of an unknown value.
 NOTHING = "–"
@@ -35,9 +26,9 @@ DISTURBED = f"{MARK} Others used its CPUs or GPUs meanwhile."
 NO_SPREAD = 1e-6
 
 
-def number(value: float | None, form: str = ".4g") -> str:
+def number(value: float | None, form: str = SIGNIFICANT) -> str:
     """Return a number in a format, or a dash for what was not measured."""
-    return NOTHING if value is None else format(value, form)
+    return NOTHING if value is None else significant(value, form)
 
 
 def cell_text(value: Any, form: str = "") -> str:
@@ -52,7 +43,7 @@ def cell_text(value: Any, form: str = "") -> str:
         return "yes" if value else "no"
     if form == "seconds":
         return seconds_text(value)
-    return Path(value).name if form == "file name" else format(value, form)
+    return Path(value).name if form == "file name" else number(value, form) if form else str(value)
 
 
 def row_cells(row: Row, names: Sequence[str]) -> dict[str, str]:
@@ -67,20 +58,20 @@ def marked(label: str, disturbed: object) -> str:
     return f"{label} {MARK}" if disturbed else label
 
 
-def figure_text(figure: statistics.Figure | None, form: str = ".4g") -> str:
+def figure_text(figure: statistics.Figure | None, form: str = SIGNIFICANT) -> str:
     """Return "0.13501 [0.13446, 0.13556]", all to the second digit of the interval's half width.
 
     Args:
-        form: Format of the value where there is no half width to round to.
+        form: As `number` takes it, for a value without a half width to round to.
     """
     if figure is None:
         return NOTHING
     if figure.interval is None:
-        return format(figure.value, form)
+        return number(figure.value, form)
     half = (figure.interval.high - figure.interval.low) / 2
     if half > NO_SPREAD * figure.value:
         form = f",.{max(0, 1 - floor(log10(half)))}f"
-    return f"{figure.value:{form}} {figure.interval:{form}}"
+    return f"{number(figure.value, form)} {figure.interval:{form}}"
 
 
 def seconds_text(value_s: float | None) -> str:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattdock.analysis import ExperimentResult, statistics
+from wattdock.analysis import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
-from wattdock.store import COLUMNS, Row
+from wattdock.reports.labels import labels
+from wattdock.reports.wording import lengths_text
+from wattdock.store import Row
 from wattdock.text import pluralize
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.metering import GpuTimeline
     from wattdock.records import PassRecord, RestartRecord
     from wattdock.store import StoredResult
@@ -85,6 +88,11 @@ class Point:
         return pluralize(self.row.gpu_count or 0, "GPU")
 
     @property
+    def work(self) -> str:
+        """Model, prompts and declared lengths; figures of other work are no better and no worse."""
+        return f"{self.row.model}, {self.row.prompts}, {lengths_text(self.result, self.row)}"
+
+    @property
     def gpu_names(self) -> dict[str, str]:
         """ "GPU <index>" by UUID, for every GPU of the host, and " of <node>" for those of other nodes."""
         if not (environment := self.result.environment):
@@ -95,9 +103,8 @@ class Point:
 
 def points_of(results: Sequence[StoredResult]) -> list[Point]:
     """Return one point per result, by backend, model, GPUs and batch size."""
-    labels = ExperimentResult.labels([stored.result for stored in results])
     points = []
-    for stored, label in zip(results, labels, strict=True):
+    for stored, label in zip(results, labels(results), strict=True):
         result, row = stored.result, stored.row
         figures = result.energy_figure, result.speed_figure
         points.append(Point(stored, row, marked(label, row.disturbed), *figures))
@@ -119,21 +126,18 @@ def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
     figures = {
         "name": point.label,
         "status": point.row.status,
-        cost: figure_text(point.j_per_token, ".4g"),
+        cost: figure_text(point.j_per_token),
         speed: figure_text(point.tokens_per_s, ",.1f"),
+        "energy_per_correct_j": figure_text(point.j_per_correct),
     }
-
     return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 
 
-def disturbed_note(points: Sequence[Point]) -> str:
-    """Return what the sign behind a label means; empty where no label has it."""
-    return DISTURBED if any(point.row.disturbed for point in points) else ""
-
-
-def headings(names: Sequence[str]) -> list[str]:
-    """Return the headings of these columns of the table of results, for a table of points."""
-    return [COLUMNS[name].heading for name in names]
+def notes(points: Sequence[Point]) -> str:
+    """Return what the sign behind a label means, and how many results another version analysed; empty without both."""
+    others = sum(bool(point.row.analysed_by) for point in points)
+    said = f"Another version of wattdock analysed {others} of {len(points)}; --again does so anew."
+    return " ".join([DISTURBED] * any(point.row.disturbed for point in points) + [said] * bool(others))
 
 
 def are_numbers(names: Sequence[str]) -> list[bool]:
@@ -143,12 +147,13 @@ def are_numbers(names: Sequence[str]) -> list[bool]:
 
 
 def pareto_front(measured: Sequence[Point]) -> set[str]:
-    """Return the labels of points that no other of their model beats in both tokens/s and joules per token."""
+    """Return the labels of finished points that no other of their work beats in both tokens/s and joules per token."""
     best, least = set(), dict[str, float]()
-    both = [(-p.tokens_per_s.value, p.j_per_token.value, p) for p in measured if p.tokens_per_s and p.j_per_token]
+    finished = [point for point in measured if point.row.status == "ok"]
+    both = [(-p.tokens_per_s.value, p.j_per_token.value, p) for p in finished if p.tokens_per_s and p.j_per_token]
     for _, cost, point in sorted(both, key=lambda entry: entry[:2]):
-        if cost < least.get(point.row.model, inf):
-            least[point.row.model] = cost
+        if cost < least.get(point.work, inf):
+            least[point.work] = cost
             best.add(point.label)
     return best
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["CHARTS", "Chart", "chart"]
 
 SCORE = COLUMNS["score"].heading
-# Column that says whether no other result of the same model is better in both speed and cost.
+# Column that says whether no other result of the same work is better in both speed and cost.
 UNBEATEN = "unbeaten"
 # More results than these are a wall of bars; the tables say the same.
 MOST_ROWS = 120
@@ -59,7 +59,7 @@ MOST_ROWS = 120
 MOST_SERIES = 6
 ROW_HEIGHT = 26
 # Names of results are wrapped at so many characters; a line of them takes so many pixels.
-NAME_WIDTH, LINE_HEIGHT = 20, 14
+NAME_WIDTH, LINE_HEIGHT = 26, 12
 
 
 # A figure over a quantity: its label, its series, the quantity, joules per unit of work and units per second.
@@ -84,13 +84,17 @@ def intervals(points: Sequence[Point]) -> Chart:
         if len(values := point.result.restarts(drawn_quantity).values) > 1
         for number, value in enumerate(values, 1)
     ]
-    x = alt.X(unit, type="quantitative", scale=alt.Scale(zero=True))
+    # From 0 on, intervals of half a percent and differences between boards are invisible.
+    ends = {value for row in (*rows, *restarts) for name, value in row.items() if name.startswith(unit)} - {None}
+    title = unit if (is_from_0 := len(ends) == 1) else f"{unit}, not from 0"
+    scale = alt.Scale(zero=is_from_0, padding=6)
+    x = alt.X(unit, type="quantitative", title=title, scale=scale, axis=alt.Axis(titleAnchor="end"))
     y, height = _names(drawn_points)
     base = chart_of(rows).encode(y=y)
     strokes = chart_of(restarts).mark_tick(color=NOT_USED, thickness=1.2, size=ROW_HEIGHT / 2)
     marks = alt.layer(
         *([strokes.encode(x=x, y=y)] if restarts else []),
-        *interval_bars(base, "x", unit),
+        *interval_bars(base, "x", unit, title),
         _dots(base, [_series(point) for point in drawn_points]).encode(x=x),
         data=alt.InlineData(values=tuple(rows)),
     )
@@ -102,7 +106,7 @@ def intervals(points: Sequence[Point]) -> Chart:
 
 
 def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
-    """Return joules per output token against tokens per second, with the front of each model.
+    """Return joules per output token against tokens per second, with the front of each work.
 
     Args:
         beside: Rows that others published, drawn without intervals and on no front.
@@ -127,19 +131,18 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     series = [*map(_series, drawn_points), *_origins(imported)]
     # Own results are drawn above them.
     rows[:0] = [
-        {"experiment": row.link, "series": series_name(*of_row), "model": row.model, "publishable": "no"}
+        {"experiment": row.link, "series": series_name(*of_row), "work": row.model, "publishable": "no"}
         | with_ends(speed, statistics.Figure(row.output_tokens_per_s or 0.0))
         | with_ends(unit, statistics.Figure(row.joules_per_token or 0.0))
         | {UNBEATEN: "no"}
         for row, of_row in zip(imported, series[len(drawn_points) :], strict=True)
     ]
-    log = spans_decades(rows, unit)
-    dash = alt.StrokeDash("model", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
-    drawn = _against(speed, unit, rows, series, log_x=log, dash=dash)
+    dash = alt.StrokeDash("work", type="nominal", legend=None, scale=alt.Scale(range=[*DASHES[2:], *DASHES[:2]]))
+    drawn = _against(speed, unit, rows, series, dash=dash)
     return drawn.properties(
         params=[zoom(["x", "y"], ["dots"])],
         description="Bars are 95 % intervals; lower right is better. A grey line joins what no "
-        "other result of its model beats in both. Hollow: may not be published.",
+        "other finished result of its work (model, prompts, lengths) beats in both. Hollow: may not be published.",
     )
 
 
@@ -173,17 +176,11 @@ def frontier(points: Sequence[Point]) -> Chart:
 
 
 def _against(
-    x_name: str,
-    y_name: str,
-    rows: Rows,
-    series: Sequence[tuple[str, str]],
-    *,
-    dash: Any,
-    log_x: bool = False,
-    name: str = "dots",
+    x_name: str, y_name: str, rows: Rows, series: Sequence[tuple[str, str]], *, dash: Any, name: str = "dots"
 ) -> Chart:
     """Return one figure against another, each with its interval, and a line through what is unbeaten."""
-    x = quantity(alt.X, x_name, rows, log=log_x)
+    # A score is a share of 1.
+    x = quantity(alt.X, x_name, rows, log=x_name != SCORE and spans_decades(rows, x_name))
     base = chart_of(rows).encode(x=x, y=quantity(alt.Y, y_name, rows, log=spans_decades(rows, y_name)))
     front = base.transform_filter(f"datum.{UNBEATEN} == 'yes'").mark_line(color=NOT_USED, strokeWidth=1.2)
     bars = [*interval_bars(base, "y", y_name), *interval_bars(base, "x", x_name)]
@@ -337,7 +334,7 @@ def _dots(base: Chart, series: Sequence[tuple[str, str]]) -> Chart:
 def _identity(point: Point) -> dict[str, Any]:
     verdict = "not judged" if point.row.publishable is None else "yes" if point.row.publishable else "no"
     series = series_name(*_series(point))
-    return {"experiment": point.label, "series": series, "model": point.row.model, "publishable": verdict}
+    return {"experiment": point.label, "series": series, "work": point.work, "publishable": verdict}
 
 
 def _series(point: Point) -> tuple[str, str]:
@@ -355,11 +352,12 @@ def _names(points: Sequence[Point]) -> tuple[alt.Y, alt.Step]:
     """Return the axis of results' names and rows high enough for the longest of them, which takes several lines."""
     lines = max(len(re.findall(line_pattern(NAME_WIDTH), point.label)) for point in points)
     # A label's first line stands in the middle of its row, the others below.
-    axis = alt.Axis(labelExpr=wrapped(NAME_WIDTH), labelLimit=0, labelOffset=-(lines - 1) * LINE_HEIGHT / 2)
+    offset = -(lines - 1) * LINE_HEIGHT / 2
+    axis = alt.Axis(labelExpr=wrapped(NAME_WIDTH), labelLimit=0, labelLineHeight=LINE_HEIGHT, labelOffset=offset)
     # Without a domain, the first layer's data would set the order, and these may lack results.
     order = alt.Scale(domain=[point.label for point in points])
     y = alt.Y("experiment", type="nominal", scale=order, title=None, axis=axis)
-    return y, alt.Step(max(ROW_HEIGHT, (lines + 1) * LINE_HEIGHT))
+    return y, alt.Step(max(ROW_HEIGHT, lines * LINE_HEIGHT + 8))
 
 
 def _require(points: object, otherwise: str) -> None:

@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Audit, ExperimentResult, conditions, statistics
+from wattdock.analysis import conditions, statistics
 from wattdock.errors import ConfigError
 from wattdock.reports.boards import over_boards, pools
-from wattdock.reports.pairs import QUANTITIES, Pair, matched, tested
+from wattdock.reports.labels import labels, pair_labels
+from wattdock.reports.pairs import QUANTITIES, Pair, equivalence_interval, matched, tested
 from wattdock.reports.regression import Regression, judged
 from wattdock.reports.sessions import NO_TEST, ONE_SESSION, arms_of, sessions_among
-from wattdock.reports.wording import cut_text, quantity_text
+from wattdock.reports.wording import cut_text, no_joules_text, quantity_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,9 @@ AS_DECLARED = f", sessions taken to differ by {statistics.BETWEEN_SESSIONS:.1%}"
 TOO_FEW = f"{statistics.LEAST_RESTARTS} restarts of each are the least"
 # Beginnings of names of conditions that make another work, whose joules are another figure.
 THE_WORK = ("model", "weights", "setting: model.", "setting: workload.")
-OPEN = "the interval reaches over the margin; more restarts make it narrower"
+# The conditions that name a file of prompts, which may lie elsewhere, and the one that tells its content.
+PROMPTS_FROM, PROMPTS_SHA256 = ("prompts", "setting: workload.prompts.source"), conditions.SPELLED["dataset_sha256"]
+OPEN = "the interval reaches over the margin"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class RecordedDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides compared.
+    """Two sides compared; what else differs, and other boards and programs, only of pairs with a pass on both sides.
 
     Attributes:
         only_in_a, only_in_b: Names of results without a partner.
@@ -74,6 +77,11 @@ class Comparison:
     score_margin: float = SCORE_MARGIN
 
     @property
+    def measured(self) -> list[Pair]:
+        """The pairs with a measured pass on both sides."""
+        return [pair for pair in self.pairs if not pair.unmeasured]
+
+    @property
     def across_models(self) -> str:
         """The first pair whose sides ran on different GPU models, in words; empty without one."""
         for pair in self.pairs:
@@ -85,6 +93,17 @@ class Comparison:
                 a, b = (", ".join(sorted(frozenset().union(*side))) for side in models)
                 return f"{pair.label}: A ran on {a}, B on {b}"
         return ""
+
+    @property
+    def uncompared(self) -> str:
+        """Why no pair has joules of both sides, or speeds where neither has joules, by the first pair; else empty."""
+        pair = self.pairs[0]
+        if any(each.main.relative is not None for each in self.pairs):
+            return ""
+        sides = zip("AB", pair.rows, (pair.main.a, pair.main.b), strict=True)
+        whys = [f" ({side}: {why})" for side, row, of in sides if not of and (why := no_joules_text(row.result))]
+        reason = f"{quantity_text(pair.main.quantity, self.unit)}: {pair.main.reason}{''.join(whys)}"
+        return f"{pair.label}: {pair.unmeasured or reason}"
 
     @property
     def untested(self) -> str:
@@ -117,7 +136,7 @@ class Comparison:
             )
             for pair in self.pairs
             if (found := pair.quality)
-        ]
+        ] + [f"{pair.label}: the score is not compared: {pair.unscored}" for pair in self.pairs if pair.unscored]
 
     @property
     def equivalence_lines(self) -> list[str]:
@@ -125,15 +144,17 @@ class Comparison:
         if not self.margin:
             return []
         lines = []
-        for pair in self.pairs:
+        for pair in self.measured:
             test = pair.repeated
             verdict = {True: "equivalent", False: "not equivalent", None: "undecided"}[test.equivalent]
             reason = AS_DECLARED if test.declared else ""
             if test.equivalent is None:
                 why = TOO_FEW if test.reason == ONE_SESSION else test.reason
                 reason = f": {OPEN if test.difference or test.declared else why}"
-            ratio = f"the ratio of {quantity_text(test.quantity, self.unit)}{reason}"
-            lines.append(f"{pair.label}: {verdict} within ± {self.margin:.3g}, {ratio}")
+            judged = test.difference or test.declared
+            interval = f", 90 % {equivalence_interval(judged):+.2%}" if judged else ""
+            ratio = f"the ratio of {quantity_text(test.quantity, self.unit)}{interval}{reason}"
+            lines.append(f"{pair.label}: {verdict} within ± {self.margin * 100:.3g} %, {ratio}")
         return lines
 
 
@@ -163,12 +184,9 @@ def compare(
     arms = [arms_of(side, session_of) for side in (first, second)]
     own = [pools(side, session_of) for side in (first, second)]
     matches, unmatched = matched(*([arm[0] for arm in side.values()] for side in arms))
-    results = [(arms[0][a.result.experiment_id], arms[1][b.result.experiment_id]) for a, b, *_ in matches]
-    # A pair's name is the label that both sides share, else the settings that match, else both labels.
-    in_a = ExperimentResult.labels([a.result for a, *_ in matches])
-    in_b = ExperimentResult.labels([b.result for _, b, *_ in matches])
-    names = [a if a == b else place or f"{a} / {b}" for (_, _, place), a, b in zip(matches, in_a, in_b, strict=True)]
-    for a, b, _ in matches:
+    results = [(arms[0][a.result.experiment_id], arms[1][b.result.experiment_id]) for a, b in matches]
+    names = pair_labels([a for a, _ in matches], [b for _, b in matches])
+    for a, b in matches:
         if a.result.config.unit != b.result.config.unit:
             what = f"{a.place} counts {a.result.config.unit}, {b.place} {b.result.config.unit}"
             raise ConfigError(what, "name one of each that do the same work, as STUDY:EXPERIMENT")
@@ -176,24 +194,25 @@ def compare(
     pairs = tuple(
         Pair(
             *(name, a.place, b.place, dict(zip(QUANTITIES, of_pair, strict=True)), both),
-            quality=scores.compared(b.result.quality, score_margin) if (scores := a.result.quality) else None,
+            quality=None if others or not scores else scores.compared(b.result.quality, score_margin),
+            other_questions=others,
         )
-        for name, (a, b, _), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
+        for name, (a, b), of_pair, both in zip(names, matches, zip(*tests, strict=True), results, strict=True)
+        for scores, others in [(a.result.quality, a.result.other_questions(b.result))]
     )
-    only = [tuple(ExperimentResult.labels([row.result for row in side])) for side in unmatched]
+    measured = [pair for pair in pairs if not pair.unmeasured]
+    only = [tuple(labels(side)) for side in unmatched]
     return Comparison(
         pairs=pairs,
-        differs_in=tuple(_recorded_differences(pairs)),
+        differs_in=tuple(_recorded_differences(measured)),
         only_in_a=only[0],
         only_in_b=only[1],
         older_left_out=len(first) + len(second) - sum(len(arm) for side in arms for arm in side.values()),
-        over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in pairs], *own)),
+        over_boards=tuple(over_boards([(pair.label, *pair.rows) for pair in measured], *own)),
         disturbed=tuple(
             f"{side} of {pair.label}: {found}; its figures may be of that, too"
-            for pair in pairs
-            for side, rows in zip("AB", pair.results, strict=True)
-            for row in rows
-            if row.result.audit and (found := Audit.disturbed_by(row.result.audit.checks))
+            for pair in measured
+            for side, found in pair.disturbed
         ),
         regression=None if allowed is None else judged(pairs, dict(zip("AB", only, strict=True)), allowed),
         margin=margin,
@@ -206,7 +225,8 @@ def _recorded_differences(pairs: Sequence[Pair]) -> list[RecordedDifference]:
     counts: Counter[tuple[str, str, str]] = Counter()
     for pair in pairs:
         a, b = (row.result.conditions for row in pair.rows)
-        named = conditions.differing([a, b])
+        same_prompts = a.get(PROMPTS_SHA256) == b.get(PROMPTS_SHA256) not in (None, conditions.UNKNOWN)
+        named = [name for name in conditions.differing([a, b]) if not (same_prompts and name in PROMPTS_FROM)]
         counts.update((name, a.get(name, conditions.ABSENT), b.get(name, conditions.ABSENT)) for name in named)
     found = [RecordedDifference(*difference, many) for difference, many in counts.most_common()]
     return sorted(found, key=lambda difference: not difference.name.startswith(THE_WORK))

@@ -90,11 +90,11 @@ def with_ends(unit: str, figure: statistics.Figure | None) -> dict[str, float | 
     return dict(zip((unit, f"{unit} low", f"{unit} high"), ends, strict=True))
 
 
-def interval_bars(base: Chart, axis: Literal["x", "y"], unit: str) -> list[Chart]:
-    """Return the bars of intervals; none where no figure has one."""
+def interval_bars(base: Chart, axis: Literal["x", "y"], unit: str, title: str = "") -> list[Chart]:
+    """Return the bars of intervals; none where no figure has one; layers' axes need one title."""
     if all(row.get(f"{unit} low") is None for row in base.data.values):
         return []
-    low = {"x": alt.X, "y": alt.Y}[axis](f"{unit} low", type="quantitative", title=unit)
+    low = {"x": alt.X, "y": alt.Y}[axis](f"{unit} low", type="quantitative", title=title or unit)
     rules = base.transform_filter(f"isValid(datum['{unit} low'])").mark_rule(strokeWidth=1.2, color=NOT_USED)
     return [rules.encode(**{axis: low, f"{axis}2": f"{unit} high"})]
 

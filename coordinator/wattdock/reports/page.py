@@ -16,18 +16,10 @@ from wattdock.errors import Cause, ConfigError
 from wattdock.files import write_output
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import NOTHING
-from wattdock.reports.chart_data import (
-    ENERGY_AND_SPEED,
-    are_numbers,
-    disturbed_note,
-    headings,
-    point_cells,
-    points_of,
-    timelines,
-)
+from wattdock.reports.chart_data import ENERGY_AND_SPEED, are_numbers, notes, point_cells, points_of, timelines
 from wattdock.reports.wording import STATUSES, boundaries, cut_text, no_joules_text, power_profile_text
-from wattdock.store import TABLES, Row
-from wattdock.text import COMPACT, excerpts_at_difference, json_text, singular
+from wattdock.store import COLUMNS, TABLES, Row
+from wattdock.text import COMPACT, excerpts_at_difference, json_text, significant, singular
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
@@ -69,13 +61,7 @@ CODE = re.compile("`([^`]+)`")
 
 
 class Extent(NamedTuple):
-    """How much a page holds of its results; what it leaves out, it says.
-
-    Attributes:
-        timelines: Results whose timelines it holds.
-        points: Points of all lines over time together.
-        reasons: Reasons against publishing, of each result.
-    """
+    """How many results' timelines a page holds, points of all lines over time together, and reasons of each result."""
 
     timelines: int
     points: int
@@ -112,7 +98,7 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
     script, loader = _script(), PackageLoader("wattdock.reports", ASSETS)
     how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, **how)
-    environment.filters |= {"coded": _coded, "singular": singular}
+    environment.filters |= {"coded": _coded, "significant": significant, "singular": singular}
     return environment.get_template("page.html").render(
         title=title,
         written=f"{written:%Y-%m-%d %H:%M} UTC",
@@ -129,11 +115,11 @@ def page(rows: Sequence[StoredResult], *, title: str, written: datetime) -> str:
         publishable_count=sum(point.row.publishable is True for point in points),
         failed_count=sum(point.row.status == "failed" for point in points),
         questions=_questions(points),
-        disturbed=disturbed_note(points),
+        notes=notes(points),
         remarks=lambda result: [text for text in (power_profile_text(result), cut_text(result)) if text],
         missing=_missing(points),
         pools=pools(rows).values(),
-        budgets=[(point.label, budget) for point in points if (budget := point.result.budget)],
+        budgets=[(point, budget) for point in points if (budget := point.result.budget)],
         marked=[(point.label, work.marked) for point in points if (work := point.result.work) and work.marked],
         boundaries=boundaries(point.result for point in points),
         net_meaning=ExperimentResult.NET_MEANING,
@@ -276,9 +262,9 @@ def _summary(points: Sequence[Point]) -> dict[str, Any]:
         return value, bracket.strip() + ends
 
     return {
-        "columns": list(zip(headings(names), are_numbers(names), strict=True)),
+        "columns": list(zip((COLUMNS[name].heading for name in names), are_numbers(names), strict=True)),
         "lines": [(point, [cell(name, cells[name]) for name in names]) for point, cells in lines],
-        "shared": list(zip(headings(alike), (lines[0][1][name] for name in alike), strict=True)),
+        "shared": [(COLUMNS[name].heading, lines[0][1][name]) for name in alike],
     }
 
 

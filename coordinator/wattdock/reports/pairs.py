@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from math import expm1
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import conditions, statistics
+from wattdock.analysis import Audit, conditions, statistics
 from wattdock.reports.sessions import (
+    MORE_RESTARTS,
     NOT_IN_TURNS,
+    ON_BOTH_SIDES,
     ONE_SESSION,
     Outcome,
     apart,
@@ -80,6 +83,7 @@ class Pair:
         a, b: Where the results are stored, the latest of each side.
         results: Of each side a result for each session, the latest first.
         quality: How the scores of the latest differ; None where they were not asked the same.
+        other_questions: Names of the tasks that asked both sides otherwise, whose scores are not compared.
     """
 
     label: str
@@ -88,6 +92,7 @@ class Pair:
     tests: dict[str, Test]
     results: Arms = field(repr=False)
     quality: statistics.ScoreDifference | None = None
+    other_questions: tuple[str, ...] = ()
 
     @property
     def rows(self) -> tuple[StoredResult, StoredResult]:
@@ -96,19 +101,44 @@ class Pair:
         return a[0], b[0]
 
     @property
+    def unmeasured(self) -> str:
+        """Which side has no measured pass, and why; empty where both have one."""
+        sides = [(side, row.result) for side, row in zip("AB", self.rows, strict=True) if not row.result.performance]
+        return "; ".join(
+            f"no pass was measured in {side}" + (f": {error.stage}: {error.message}" if (error := result.error) else "")
+            for side, result in sides
+        )
+
+    @property
+    def unscored(self) -> str:
+        """Why a score of A is not compared; empty where each is, or A has none."""
+        a, b = (row.result.quality for row in self.rows)
+        answered = [task.name for task in b.tasks] if b else []
+        lacking = [task.name for task in a.tasks if task.name not in answered] if a else []
+        if self.other_questions:
+            return f"A and B were not asked the same in {', '.join(self.other_questions)}"
+        if lacking:
+            return f"B has no score of {', '.join(lacking)}" + (f" ({b.failures[0]})" if b and b.failures else "")
+        return "both share fewer than two items" if answered and a and a.tasks and not self.quality else ""
+
+    @property
+    def disturbed(self) -> list[tuple[str, str]]:
+        """Each side whose CPUs or GPUs others used, and what showed it."""
+        sides = [(side, row.result.audit) for side, rows in zip("AB", self.results, strict=True) for row in rows]
+        return [(side, found) for side, audit in sides if audit and (found := Audit.disturbed_by(audit.checks))]
+
+    @property
     def main(self) -> Test:
-        """Joules per output token, or tokens per second where a side has no joules."""
-        tested = self.tests[PRIMARY]
-        return tested if tested.relative is not None else self.tests[statistics.SPEED]
+        """Joules per output token, or tokens per second where neither side has joules."""
+        return self.tests[PRIMARY if any(self.tests[PRIMARY].restarts) else statistics.SPEED]
 
     @property
     def repeated(self) -> Test:
         """The test that judges a repetition of A: joules per output token where A has them, else tokens per second."""
-        return self.tests[PRIMARY] if self.tests[PRIMARY].a else self.main
+        return self.tests[PRIMARY if self.tests[PRIMARY].restarts[0] else statistics.SPEED]
 
 
-# Both results, and in short the settings that matched them where they are not of one experiment.
-Match = tuple["StoredResult", "StoredResult", str]
+Match = tuple["StoredResult", "StoredResult"]
 
 
 def matched(
@@ -118,18 +148,13 @@ def matched(
     pairs, unmatched = _paired(first, second, lambda row: row.result.experiment_id)
     sides = ([conditions.settings(row.result.config) for row in side] for side in (first, second))
     names = sorted({name for side in sides for name in conditions.differing(side)})
-
-    def place(row: StoredResult) -> str:
-        values = conditions.settings(row.result.config)
-        return " ".join(f"{name.rpartition('.')[2]}={values[name]}" for name in names if name in values)
-
     more, unmatched = _paired(*unmatched, lambda row: tuple(map(conditions.settings(row.result.config).get, names)))
-    return [*((a, b, "") for a, b in pairs), *((a, b, place(a)) for a, b in more)], unmatched
+    return [*pairs, *more], unmatched
 
 
 def _paired(
     first: Sequence[StoredResult], second: Sequence[StoredResult], key: Callable[[StoredResult], Hashable]
-) -> tuple[list[tuple[StoredResult, StoredResult]], tuple[list[StoredResult], list[StoredResult]]]:
+) -> tuple[list[Match], tuple[list[StoredResult], list[StoredResult]]]:
     """Pair results whose key is unique on both sides."""
     keyed = [[(key(row), row) for row in side] for side in (first, second)]
     counts = [Counter(value for value, _ in side) for side in keyed]
@@ -157,7 +182,7 @@ def _test(arms: Arms, quantity: str, margin: float | None, session_of: SessionOf
     ]
     # The last restart of a side that did not finish may be incomplete, too.
     if why := "; ".join(f"{reason} in {name}" for reason, name in zip(reasons, "AB", strict=True) if reason != "ok"):
-        return replace(test, reason=why)
+        return replace(test, reason=why, more=MORE_RESTARTS if a and b else ON_BOTH_SIDES)
     unpaired, known = apart(*arms, session_of), unshown(*arms, quantity)
     found = outcome(by_sessions[0], by_sessions[1], unpaired, known=known)
     relative = found.difference.relative if found.difference else test.relative
@@ -177,6 +202,12 @@ def is_equivalent(difference: statistics.Difference, margin: float) -> bool | No
         return True
     outside = difference.p_not_above(high) < SIGNIFICANCE or difference.p_not_below(low) < SIGNIFICANCE
     return False if outside else None
+
+
+def equivalence_interval(difference: statistics.Difference) -> statistics.Interval:
+    """Return the 90 % interval of a ratio − 1: `is_equivalent` where it lies inside the margin, or outside."""
+    half = statistics.t_factor(difference.freedom, 1 - 2 * SIGNIFICANCE) * difference.log_error
+    return statistics.Interval(expm1(difference.log_ratio - half), expm1(difference.log_ratio + half))
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

@@ -9,9 +9,9 @@ from wattdock.files import require_ending, write_output
 from wattdock.output import harmless
 from wattdock.reports.boards import pools
 from wattdock.reports.cells import MARK
-from wattdock.reports.chart_data import are_numbers, disturbed_note, headings, point_cells, points_of
+from wattdock.reports.chart_data import are_numbers, notes, point_cells, points_of
 from wattdock.reports.wording import boundaries
-from wattdock.store import TABLES
+from wattdock.store import COLUMNS, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
 }
 # Columns of a printed table.
 PRINTED = TABLES["paper"]
-HEADINGS = headings(PRINTED)
+HEADINGS = [COLUMNS[name].heading for name in PRINTED]
 NOTE = (
     "Intervals [low, high] are of 95 %: of J/output token and J/unit from the uncertainty budget, of others from how "
     "restarts differ; without one there were fewer than three restarts."
@@ -111,7 +111,7 @@ def draw(
     write_output(file, content, "-o")
     origins = ", ".join(dict.fromkeys(row.origin for row in beside))
     imported = origins and f"imported from {origins}, by others' account"
-    return "; ".join(filter(None, (disturbed_note(points), note, imported)))
+    return "; ".join(filter(None, (notes(points), note, imported)))
 
 
 def _drawable(part: Any) -> Any:
@@ -175,7 +175,7 @@ def _cells(point: Point) -> list[str]:
 
 
 def _note(points: Sequence[Point]) -> str:
-    notes = [NOTE, f"Energy of {' and '.join(boundaries(point.result for point in points))}."]
+    said = [NOTE, f"Energy of {' and '.join(boundaries(point.result for point in points))}."]
     if any(point.row.gpu_count for point in points):
-        notes += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
-    return " ".join([*notes, disturbed_note(points)]).rstrip()
+        said += [BOARDS_NOTE, *(f"{pool}." for pool in pools(point.stored for point in points).values())]
+    return " ".join([*said, notes(points)]).rstrip()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from wattdock.analysis import statistics
+from wattdock.reports.sessions import ON_BOTH_SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,12 +19,7 @@ ONE_SIDED = (1 - statistics.CONFIDENCE) / 2
 
 @dataclass(frozen=True)
 class Regression:
-    """What can be said of an allowed regression, and why.
-
-    Attributes:
-        lines: One for each pair, or missing partner, that decided the verdict.
-        advice: How to reach a verdict where there is none.
-    """
+    """What can be said of an allowed regression, with a line for each pair that decided, and how to reach a verdict."""
 
     verdict: Literal["regression", "no regression", "cannot be decided"]
     allowed: float
@@ -32,7 +28,7 @@ class Regression:
 
 
 def judged(pairs: Sequence[Pair], alone: Mapping[str, Sequence[str]], allowed: float) -> Regression:
-    """Return whether any pair got worse by more than `allowed`, by joules per token where both sides have them.
+    """Return whether any pair got worse by more than `allowed`, by joules per token where a side has them.
 
     A regression is shown where the lower end of a pair's 95 % interval of it lies above `allowed`; with several pairs
     by Holm's adjustment of the same one-sided tests. None is shown where the upper end of every pair's lies at or
@@ -53,7 +49,7 @@ def judged(pairs: Sequence[Pair], alone: Mapping[str, Sequence[str]], allowed: f
     ]
     unpaired = [f"{name}: in {side} only" for side, names in alone.items() for name in names]
     advice = list(dict.fromkeys(pair.main.more for pair in open_pairs))
-    advice += ["measure on both sides what only one has, or leave it out"] if unpaired else []
+    advice += [ON_BOTH_SIDES] if unpaired and ON_BOTH_SIDES not in advice else []
     if not advice:
         return Regression("no regression", allowed)
     ruled_out = len(pairs) - len(undecided)

@@ -19,8 +19,8 @@ from wattdock.errors import Cause, ConfigError
 from wattdock.reports.cells import figure_text
 from wattdock.reports.pairs import SIGNIFICANCE
 from wattdock.reports.sessions import ONE_SESSION, Outcome, apart, by_session, outcome, sessions_among, unshown
-from wattdock.reports.wording import boundaries
-from wattdock.text import joules_per
+from wattdock.reports.wording import boundaries, lengths_text
+from wattdock.text import joules_per, significant
 from wattdock.values import known_max
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SplitPoint:
             do not add up to one.
         load_imbalance: The largest of the pooled results.
         communication: Largest share of the time in which a command marked "communication", of the spans that count or
-            of its runs; None where it marks none.
+            of its runs; None where it marks none, or that is unknown.
         disturbed: Whether others used CPUs or GPUs of one of them meanwhile.
         results, stored: Names of the pooled results, and these.
         speed_up: Tokens per second ÷ those of the curve's first point; None where the setting has no curve.
@@ -129,7 +129,7 @@ class Optimum:
         return not interval.low <= 1 <= interval.high if interval else None
 
     def __str__(self) -> str:
-        text = f"{self.point.split}, {self.j_per_token:.4g} {joules_per(self.unit)}"
+        text = f"{self.point.split}, {significant(self.j_per_token)} {joules_per(self.unit)}"
         if self.next_best is None or self.ratio is None:
             return f"{text}; there is no other to compare it with"
         verdicts = {True: "differ", False: "do not differ", None: "need three restarts each to show a difference"}
@@ -240,14 +240,15 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     dtype = environment.runner.engine_args.get("dtype")
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
     gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
-    lengths = f"{work.prompts.input_tokens} in, " if environment.dataset == "synthetic" else ""
     parts = [environment.model.name, engine, *([str(dtype)] if dtype else []), gpus, f"batch {work.batch_size}"]
-    name = ", ".join([*parts, f"{lengths}{work.max_output_tokens} out"])
+    name = ", ".join([*parts, lengths_text(members[0].result, members[0].stored.row)])
     if config.command:
         words = [member.result.config.label.split() for member in members]
         name = f"{' '.join(word for word in words[0] if all(word in each for each in words)) or config.label}, {gpus}"
     setting = Setting(name, config.unit, tuple(points), optimum(points, config.unit))
-    firsts = {id(point): curve[0] for curve in setting.curves.values() for point in curve}
+    # A curve of one size has nothing that it scales from.
+    curves = [curve for curve in setting.curves.values() if curve[-1].gpus > curve[0].gpus]
+    firsts = {id(point): curve[0] for curve in curves for point in curve}
     relative = (_relative(point, firsts[id(point)]) if id(point) in firsts else point for point in points)
     return replace(setting, points=tuple(relative))
 
@@ -310,11 +311,10 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
 
 
 def _communication(result: ExperimentResult) -> float | None:
-    marked = {part.name: part for part in result.work.marked} if result.work else {}
-    if not (found := marked.get("communication")) or not (command := result.config.command):
+    found = [part for part in (result.work.marked if result.work else ()) if part.name == "communication"]
+    if not found or not found[0].duration_s or not (command := result.config.command):
         return None
-    within = marked.get(command.work.within or "")
-    return found.duration_s / within.duration_s if within else found.share
+    return found[0].share_within if command.work.within else found[0].share
 
 
 def _relative(point: SplitPoint, first: SplitPoint) -> SplitPoint:

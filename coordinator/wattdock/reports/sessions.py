@@ -23,6 +23,7 @@ from wattdock.text import pluralize
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from wattdock.analysis import ExperimentResult
     from wattdock.store import StoredResult
 
     # Names a result's session.
@@ -41,6 +42,7 @@ NO_TEST = (
 )
 MORE_RESTARTS, MORE_SESSIONS = "measure more restarts", "measure more sessions"
 IN_ONE_STUDY = "measure both in one study, or each in two sessions"
+ON_BOTH_SIDES = "measure on both sides what only one has, or leave it out"
 # One quantity of an experiment: its restarts, by session.
 Sessions = dict[str, statistics.Restarts]
 
@@ -154,11 +156,10 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
 def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
     """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
 
-    It is of joules only, by the budgets: on the same boards of the slopes that each result fitted, on others of warmth,
-    first seconds, mix and timing; also of the list that all restarts of a result send, unless both sides sent the same.
+    Of both quantities it is of the list that all restarts of a result send, unless both sides sent the same. Of joules,
+    by the budgets, on the same boards also of the slopes that each result fitted, on others of warmth, first seconds,
+    mix and timing.
     """
-    if quantity != statistics.ENERGY:
-        return 0.0
     sides = [[row.result for row in side] for side in (first, second)]
     boards = [{frozenset(result.environment.gpu_uuids) for result in side if result.environment} for side in sides]
     budgets = [[result.budget for result in side if result.budget] for side in sides]
@@ -167,11 +168,20 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
         (ran and ran.dataset_sha256, config.workload.seed, config.prompts.count)
         for ran, config in ((row.result.environment, row.result.config) for row in (*first, *second))
     }
-    own = budgets if len(sent) > 1 else []
-    draws = hypot(*(max((budget.part(budget.PROMPTS) for budget in side), default=0.0) for side in own))
+    own = sides if len(sent) > 1 else []
+    draws = hypot(*(max((_draw(result, quantity) for result in side), default=0.0) for side in own))
+    if quantity != statistics.ENERGY:
+        return draws
     if boards[0] == boards[1]:
         return hypot(draws, max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0))
     return hypot(draws, *(max((budget.unshown for budget in side), default=0.0) for side in budgets))
+
+
+def _draw(result: ExperimentResult, quantity: str) -> float:
+    """Return the relative standard uncertainty by the list that all restarts send; 0 where it is unknown."""
+    if quantity == statistics.ENERGY:
+        return result.budget.part(result.budget.PROMPTS) if result.budget else 0.0
+    return (result.performance and result.performance.draw_of_speed) or 0.0
 
 
 def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:

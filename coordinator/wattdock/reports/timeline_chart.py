@@ -10,16 +10,7 @@ import altair as alt
 
 from wattdock.analysis import statistics
 from wattdock.reports.chart_data import KINDS
-from wattdock.reports.encodings import (
-    DASHES,
-    HOST,
-    NOT_USED,
-    PALETTE,
-    scaled,
-    shared_axis,
-    tooltip_of,
-    zoom,
-)
+from wattdock.reports.encodings import DASHES, HOST, NOT_USED, PALETTE, scaled, shared_axis, tooltip_of, zoom
 from wattdock.reports.wording import quantity_text
 
 if TYPE_CHECKING:
@@ -59,12 +50,7 @@ class TimelineLook:
 
 @dataclass(frozen=True)
 class TimelineDrawing:
-    """One restart as it is drawn over time.
-
-    Attributes:
-        ends: Ends of the axis of time, seconds.
-        datasets: Rows of the spans and of the lines, under the names that the chart has for them.
-    """
+    """One restart as it is drawn over time: the ends of the axis, s, and the rows of spans and lines by name."""
 
     look: TimelineLook
     ends: tuple[float, float]

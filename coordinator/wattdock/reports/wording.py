@@ -11,11 +11,13 @@ from wattdock.text import singular
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from wattdock.store import Row
+
 __all__ = [
     "STATUSES",
-    "boards_text",
     "boundaries",
     "cut_text",
+    "lengths_text",
     "no_joules_text",
     "power_profile_text",
     "quantity_text",
@@ -30,6 +32,13 @@ def quantity_text(quantity: str, unit: str) -> str:
     """Return the heading of J per unit, or of units per second: "J/output token", "samples/s"."""
     headings = {statistics.ENERGY: f"J/{singular(unit)}", statistics.SPEED: f"{unit}/s"}
     return headings.get(quantity) or COLUMNS[quantity].heading
+
+
+def lengths_text(result: ExperimentResult, row: Row) -> str:
+    """Return the declared lengths of requests, as "512 in, 128 out"; of a file answers' mean, which may be unknown."""
+    work = result.config.workload
+    into = f"{work.prompts.input_tokens} in, " if row.prompts == "synthetic" else ""
+    return f"{into}{(row.max_output_tokens if work.prompts.file else work.max_output_tokens) or 'unknown'} out"
 
 
 def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:
@@ -57,9 +66,3 @@ def no_joules_text(result: ExperimentResult) -> str:
 def cut_text(result: ExperimentResult) -> str:
     """Return how many answers to questions were cut, and what that makes of the score; empty where none was."""
     return result.quality.overall.cut_text if result.quality and result.quality.overall else ""
-
-
-def boards_text(result: ExperimentResult) -> str:
-    """Return how many boards stand behind a result's figure: ", 1 board"; empty without a GPU."""
-    count = len(result.environment.gpu_uuids) if result.environment else 0
-    return "" if not count else ", 1 board" if count == 1 else f", 1 set of {count} boards"

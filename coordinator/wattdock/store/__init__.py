@@ -7,7 +7,7 @@ Must not know: how results are measured, drawn or bundled.
 """
 
 from wattdock.store.folders import StoredResult, load_result, store_result
-from wattdock.store.query import matching, query, select
+from wattdock.store.query import all_rows, matching, query
 from wattdock.store.selection import find_results
 from wattdock.store.table import COLUMNS, TABLES, Row
 
@@ -16,10 +16,10 @@ __all__ = [
     "TABLES",
     "Row",
     "StoredResult",
+    "all_rows",
     "find_results",
     "load_result",
     "matching",
     "query",
-    "select",
     "store_result",
 ]

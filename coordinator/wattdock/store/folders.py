@@ -10,9 +10,10 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from wattdock.analysis import ExperimentResult
-from wattdock.errors import Cause, StoreError
-from wattdock.files import MAX_JSON_BYTES, RESULT, new_folder, sync
+from wattdock.audit import audited
+from wattdock.errors import Cause, StoreError, os_errors_as
+from wattdock.files import MAX_JSON_BYTES, RESTARTS, RESULT, new_folder, sync
+from wattdock.host import Machine
 from wattdock.opening import open_data
 from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
 from wattdock.store.table import Row
 from wattdock.text import json_text
+from wattdock.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     from wattdock.records import RestartRecord
 
 
-RESTARTS, LOG = "restarts", "runner.log"
+LOG = "runner.log"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
 Measured = tuple["RestartRecord", "Path | None"]
 
@@ -52,11 +56,13 @@ class StoredResult:
 
     Attributes:
         bundle: The .tar file that it was read from, where `folder` is a temporary one.
+        is_again: Whether this process analysed the records again.
     """
 
     folder: Path
     result: ExperimentResult
     bundle: Path | None = None
+    is_again: bool = False
 
     @property
     def place(self) -> str:
@@ -66,7 +72,38 @@ class StoredResult:
     @property
     def row(self) -> Row:
         """The result's row of the table; only `table.in_order` knows whether it is superseded."""
-        return Row.of(self.result, self.folder)
+        return Row.of(self.result, self.folder, self.analysed_by)
+
+    @property
+    def analysed_by(self) -> str | None:
+        """Which other version and commit of wattdock its figures and its verdict are of; None where this one's."""
+        ran = self.result.environment
+        build = ran and (ran.wattdock_version, ran.wattdock_commit)
+        if self.is_again or not build or build == (__version__, Machine.checkout().commit):
+            return None
+        return " ".join([build[0], (build[1] or "")[:8]]).rstrip()
+
+    @property
+    def verdict(self) -> str:
+        """The audit in one line, with the other version of wattdock that it is of."""
+        summary = self.result.audit.summary if self.result.audit else "not audited"
+        return f"{summary} (analysed by wattdock {by}, not by this version)" if (by := self.analysed_by) else summary
+
+    def analysed_again(self) -> StoredResult:
+        """Return it as this version of wattdock makes it from its records; what failed without any as it is.
+
+        Raises:
+            StoreError: The records do not allow that, or cannot be read.
+        """
+        try:
+            result = audited(self.result.config, self.restarts())
+        except (StoreError, ValueError) as error:
+            if self.result.status != "ok":
+                return self
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{self.place} cannot be analysed again: {error}", "show its stored figures") from error
+        return replace(self, result=result.model_copy(update={"study": self.result.study}), is_again=True)
 
     def as_json(self) -> dict[str, Any]:
         """Return what result.json holds."""
@@ -98,9 +135,9 @@ class StoredResult:
         """Read the records of the restarts, in the order measured.
 
         Raises:
-            StoreError: A record is missing or cannot be read.
+            StoreError: As `opened_restarts`.
         """
-        return tuple(map(disk.read, opened_restarts(self.folder)))
+        return tuple(map(disk.read, opened_restarts(self.folder, self.result)))
 
     def table(self, name: str) -> pa.Table:
         """Return the restarts' rows of one kind, in the order measured.
@@ -113,7 +150,7 @@ class StoredResult:
         """
         import pyarrow as pa
 
-        return pa.concat_tables(disk.read_table(folder, name) for folder in opened_restarts(self.folder))
+        return pa.concat_tables(disk.read_table(folder, name) for folder in opened_restarts(self.folder, self.result))
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
@@ -158,10 +195,8 @@ def load_result(folder: Path) -> ExperimentResult:
 
 
 def _opened(folder: Path) -> OwnedFolder:
-    try:
+    with os_errors_as(StoreError, f"{folder}: cannot be read", "see its owner and mode"):
         return OwnedFolder.open(folder)
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be read ({error.strerror or error})", "see its owner and mode") from error
 
 
 def _read(folder: OwnedFolder) -> ExperimentResult:
@@ -187,16 +222,18 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
-def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], warn: Warn, *, again: bool = False) -> Iterator[StoredResult]:
     """Yield the results that can be read.
 
     Args:
         folders: Folders of results, as `result_folders` returns them.
         warn: Receives a line about each result that cannot be read, or whose result.json is lost.
+        again: Whether their records are analysed again.
     """
     for folder in folders:
         try:
-            yield StoredResult(folder, load_result(folder))
+            stored = StoredResult(folder, load_result(folder))
+            yield stored.analysed_again() if again else stored
         except StoreError as error:
             warn(str(error))
 
@@ -224,18 +261,23 @@ def result_folders(output_dir: Path) -> list[Path]:
         raise StoreError(f"{output_dir}: {error.strerror}", "name another folder of results") from error
 
 
-def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
+def opened_restarts(folder: Path, result: ExperimentResult) -> Iterator[OwnedFolder]:
     """Yield the folders of a result's restarts, each open until the next one, in the order measured.
 
     Raises:
-        StoreError: There are none, or one cannot be read.
+        StoreError: There are none, one cannot be read, or they hold other spans than the result was made from.
     """
     place = folder / RESTARTS
     try:
-        with OwnedFolder.open(folder) as result, result.folder(RESTARTS) as restarts:
+        with OwnedFolder.open(folder) as opened, opened.folder(RESTARTS) as restarts:
             names = sorted(filter(str.isdecimal, restarts.names()), key=int)
             if not names:
                 raise FileNotFoundError
+            held: Counter[tuple[int, int, int]] = Counter()
+            for name in names:
+                with restarts.folder(name) as restart:
+                    held += disk.spans(restart)
+            _require_spans(result, held, place)
             for name in names:
                 with restarts.folder(name) as restart:
                     yield restart
@@ -243,6 +285,17 @@ def opened_restarts(folder: Path) -> Iterator[OwnedFolder]:
         raise StoreError(f"{place} is missing or empty", "restore it, or name another result") from error
     except OSError as error:
         raise StoreError(f"{error.filename or place}: {error.strerror}", "see its owner and mode") from error
+
+
+def _require_spans(result: ExperimentResult, held: Counter[tuple[int, int, int]], place: Path) -> None:
+    """Check that a result's records hold the spans that it was made from, so that none of them went unnoticed."""
+    # The window is no part of a record; a result without a span was not analysed.
+    known = Counter((span.restart, span.start_ns, span.end_ns) for span in result.spans if span.name != "window")
+    problems = (("restarts missing or incomplete", known - held), ("restarts too many", held - known))
+    restarts = {problem: sorted({restart for restart, *_ in spans}) for problem, spans in problems}
+    if known and known != held:
+        what = "; ".join(f"{problem}: {', '.join(map(str, found))}" for problem, found in restarts.items() if found)
+        raise StoreError(f"{place} is not what {RESULT} was made from ({what})", "restore it from a copy")
 
 
 def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence[Measured], log: Path) -> Path:

@@ -17,11 +17,12 @@ from wattdock.store.folders import opened_restarts, readable_results, result_fol
 from wattdock.store.table import TABLES, Row, in_order, passes_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from wattdock.store.folders import Warn
+    from wattdock.analysis import ExperimentResult
+    from wattdock.store.folders import StoredResult, Warn
 
 # Views over the restarts' Parquet files of that name.
 PARQUET = ("requests", "steps", "timeline")
@@ -38,13 +39,21 @@ ENGINE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False, failed: bool = True) -> list[Row]:
+def matching(
+    rows: Sequence[Row],
+    where: str | None,
+    *,
+    superseded: bool = False,
+    failed: bool = True,
+    left_out: dict[str, int] | None = None,
+) -> list[Row]:
     """Return the rows that a condition holds for.
 
     Args:
         where: On the table's columns, in SQL; None lets all through.
         superseded: Also return what a later attempt of the same study replaces, as where the condition names this.
         failed: Also return failures, as where the condition names their status or cause.
+        left_out: Receives how many rows "superseded" and "failed" leave out, each row under the first.
 
     Raises:
         ConfigError: The condition is wrong.
@@ -62,48 +71,58 @@ def matching(rows: Sequence[Row], where: str | None, *, superseded: bool = False
             names = f"texts are 'ok', columns: {', '.join(TABLES['list'])}; `wattdock results query 'DESCRIBE results'`"
             remedy = f"{names} shows all" if isinstance(error, duckdb.BinderException) else None
             raise ConfigError(f"where: {' '.join(str(error).split())}", remedy) from error
-    wanted = (row for row in rows if row.folder in folders and (superseded or not row.superseded))
-    return [row for row in wanted if failed or row.status != "failed"]
+    found = [row for row in rows if row.folder in folders]
+    current = [row for row in found if superseded or not row.superseded]
+    shown = [row for row in current if failed or row.status != "failed"]
+    if left_out is not None:
+        left_out |= {"failed": len(current) - len(shown), "superseded": len(found) - len(current)}
+    return shown
 
 
-def select(
-    output_dir: Path, where: str | None = None, *, superseded: bool = False, warn: Warn = lambda _: None
-) -> list[Row]:
-    """Return the rows of the table of results that match, the latest first.
+def all_rows(output_dir: Path, *, again: bool = False, warn: Warn = lambda _: None) -> list[Row]:
+    """Return the rows of the table of results, the latest first.
 
     Args:
-        where, superseded: As `matching` takes them.
+        again: Whether the records are analysed again.
         warn: Receives a line about each result that is left out because it cannot be read.
 
     Raises:
-        ConfigError: The condition is wrong, or there are no results.
+        ConfigError: There are no results.
     """
+    return in_order([stored.row for stored in _all_results(output_dir, again=again, warn=warn)])
+
+
+def _all_results(output_dir: Path, *, again: bool, warn: Warn) -> Iterator[StoredResult]:
     if not (folders := result_folders(output_dir)):
         remedy = "measure some (wattdock run), or name --output-dir"
         raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
-    stored_results = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
-    rows = in_order([stored.row for stored in stored_results])
-    return matching(rows, where, superseded=superseded)
+    yield from readable_results(folders, lambda problem: warn(f"{problem}; left out"), again=again)
 
 
-def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Table:
+def query(output_dir: Path, sql: str, *, again: bool = False, warn: Warn = lambda _: None) -> pa.Table:
     """Return the answer to one SELECT over the views.
 
     Args:
+        again: As `all_rows` takes it.
         warn: Receives a line about each result or file that the answer lacks.
 
     Raises:
-        ConfigError: The SQL is wrong, with what DuckDB says of it, or is not one SELECT.
-        ConfigError: There are no results.
+        ConfigError: There are no results, or the SQL is wrong, with what DuckDB says of it, or is not one SELECT.
     """
     import duckdb
 
-    rows = select(output_dir, warn=warn)
-    folders, tables = [Path(row.folder) for row in rows], {"results": Row.table(rows)}
-    if "passes" in sql.lower():
-        stored_results = readable_results(folders, lambda _: None)
-        tables["passes"] = passes_table((stored.folder, stored.result) for stored in stored_results)
-    files = {name: _parquet_files(folders, name, warn) for name in PARQUET if name in sql.lower()}
+    every: list[Row] = []
+    results: dict[str, ExperimentResult] = {}
+    views = [name for name in ("passes", *PARQUET) if name in sql.lower()]
+    for stored in _all_results(output_dir, again=again, warn=warn):
+        every.append(stored.row)
+        if views:
+            results[every[-1].folder] = stored.result
+    rows = [row for row in in_order(every) if not row.superseded]
+    tables, found = {"results": Row.table(rows)}, [(Path(row.folder), results[row.folder]) for row in rows if views]
+    if "passes" in views:
+        tables["passes"] = passes_table(found)
+    files = {name: _parquet_files(found, name, warn) for name in views if name in PARQUET}
     try:
         return _answer(tables, files, sql)
     # A name of a column that is no text is a RuntimeError.
@@ -111,15 +130,15 @@ def query(output_dir: Path, sql: str, *, warn: Warn = lambda _: None) -> pa.Tabl
         raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
-def _parquet_files(folders: Sequence[Path], name: str, warn: Warn) -> list[Path]:
+def _parquet_files(results: Sequence[tuple[Path, ExperimentResult]], name: str, warn: Warn) -> list[Path]:
     """Return the readable files of one view; `warn` hears of a lost or damaged one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     paths = []
-    for folder in folders:
+    for folder, result in results:
         try:
-            for restart in opened_restarts(folder):
+            for restart in opened_restarts(folder, result):
                 file = restart.path / f"{name}.parquet"
                 try:
                     # A pipe would be waited for.

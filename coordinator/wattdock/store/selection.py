@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattdock.errors import ConfigError, StoreError, os_errors_as
-from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, TAR
+from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESTARTS, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store.folders import RESTARTS, StoredResult, load_result, readable_results, result_folders
+from wattdock.store.folders import StoredResult, load_result, readable_results, result_folders
 from wattdock.store.table import replaced
 from wattdock.text import listed, matching_names, nearest, runs_of, shortest_unique_names, without_timestamp
 
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of results and studies in one folder, and the results that each means.
-
-    Attributes:
-        experiments: The name of each result's experiment.
-        unreadable: Why results cannot be read; each may belong to any study.
-    """
+    """Results in one folder by their own, their studies' and experiments' names, and why others are unreadable."""
 
     output_dir: Path
     results: dict[str, list[Path]]

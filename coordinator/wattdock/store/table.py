@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from wattdock.analysis import Audit, statistics
@@ -53,8 +54,9 @@ class Row:
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_low_j, energy_per_output_token_high_j: Ends of the 95 % interval, from three restarts
             on; speed has such columns, too.
-        energy_per_request_j, energy_per_input_token_j, energy_per_total_token_j: All joules of whole passes ÷ requests,
-            ÷ input tokens, ÷ input and output tokens; of the three, none is a part of another.
+        requests_per_s, energy_per_request_j: Of the requests whose first token came in the headline's window.
+        ttft_p50_s, ttft_p95_s, tpot_p50_s, tpot_p95_s, e2e_p50_s, e2e_p95_s: Of arrivals in the headline's window.
+        itl_p50_s, itl_p99_s: Of the tokens that came in the headline's window.
         energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
             every limit of `slo`, ÷ their output tokens.
         prompts: Where they come from: bundled, synthetic, or a file.
@@ -62,6 +64,7 @@ class Row:
         energy_per_unit_j, units_per_s, unit, work: Of a command: joules and speed by its unit of work, and how many of
             these. A command has no tokens, requests and prompts, and an engine has none of these four.
         input_tokens: Mean length of the prompts sent.
+        max_output_tokens: Limit of a request's output tokens; the mean where limits are drawn, or are those of a file.
         score, energy_per_correct_j: Of all answers to `quality:`, from 0 to 1, and joules of all of them ÷ right ones.
         answers_cut: How many of these answers reached `quality.max_output_tokens`: with many, the score is a lower
             bound.
@@ -70,6 +73,7 @@ class Row:
             nothing did.
         reason: Why there is no result, or no joules, or why it may not be published.
         superseded: A later attempt of the same study replaces it.
+        analysed_by: Which other version of wattdock figures and verdict are of; `again` makes them this one's.
     """
 
     folder: Annotated[str, Column(heading="folder", form="file name")]
@@ -89,8 +93,8 @@ class Row:
     rate_per_s: Annotated[float | None, Column("config.workload.rate_per_s")]
     batch_size: Annotated[int | None, Column("config.workload.batch_size", "batch")]
     prompts: Annotated[str | None, Column("environment.dataset", "prompts")]
-    input_tokens: Annotated[float | None, Column(form=".4g")]
-    max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens")]
+    input_tokens: Annotated[float | None, Column(heading="tokens in", form=",.0f")]
+    max_output_tokens: Annotated[int | None, Column("config.workload.max_output_tokens", "tokens out (limit)", ",")]
     restarts: Annotated[int | None, Column("config.repeats.restarts", "restarts")]
     passes: Annotated[int | None, Column("config.repeats.passes", "passes")]
     duration_s: Annotated[float | None, Column("performance.duration_s")]
@@ -119,20 +123,18 @@ class Row:
     energy_boundary: Annotated[str | None, Column("energy.energy_boundary")]
     total_j: Annotated[float | None, Column("energy.total_j", "J", ",.1f")]
     timing_j: Annotated[float | None, Column("energy.timing_j")]
-    energy_per_output_token_j: Annotated[float | None, Column("budget.energy_per_unit_j", "J/output token", ".4g")]
-    energy_per_unit_j: Annotated[float | None, Column(heading="J/unit", form=".4g")] = None
-    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form=".4g")] = None
-    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form=".4g")] = None
+    energy_per_output_token_j: Annotated[float | None, Column("budget.energy_per_unit_j", "J/output token", "#.4g")]
+    energy_per_unit_j: Annotated[float | None, Column(heading="J/unit", form="#.4g")] = None
+    energy_per_unit_low_j: Annotated[float | None, Column(heading="J/unit from", form="#.4g")] = None
+    energy_per_unit_high_j: Annotated[float | None, Column(heading="to", form="#.4g")] = None
     units_per_s: Annotated[float | None, Column(heading="units/s", form=",.4g")] = None
     unit: Annotated[str | None, Column(heading="unit")] = None
     work: Annotated[int | None, Column(heading="units", form=",")] = None
     headline_window: Annotated[str | None, Column("energy.windows.headline", "window")]
-    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form=".4g")]
-    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form=".4g")]
+    energy_per_output_token_low_j: Annotated[float | None, Column(heading="J/output token from", form="#.4g")]
+    energy_per_output_token_high_j: Annotated[float | None, Column(heading="to", form="#.4g")]
     energy_per_output_token_u: Annotated[float | None, Column("budget.expanded", "relative half width", ".2%")]
     energy_per_request_j: Annotated[float | None, Column("energy.energy_per_request_j")]
-    energy_per_input_token_j: Annotated[float | None, Column("energy.energy_per_input_token_j")]
-    energy_per_total_token_j: Annotated[float | None, Column("energy.energy_per_total_token_j")]
     energy_per_request_met_j: Annotated[float | None, Column("goodput.energy_per_request_met_j")]
     energy_per_output_token_met_j: Annotated[float | None, Column("goodput.energy_per_output_token_met_j")]
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
@@ -140,12 +142,12 @@ class Row:
     score: Annotated[float | None, Column("quality.overall.score", "score", ".3f")] = None
     score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f")] = None
     energy_per_correct_j: Annotated[
-        float | None, Column("quality.overall.energy_per_correct_j", "J/correct answer", ".4g")
+        float | None, Column("quality.overall.energy_per_correct_j", "J/correct answer", "#.4g")
     ] = None
     energy_per_correct_low_j: Annotated[
-        float | None, Column("quality.overall.interval.low", "J/correct from", ".4g")
+        float | None, Column("quality.overall.interval.low", "J/correct from", "#.4g")
     ] = None
-    energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.interval.high", "to", ".4g")] = None
+    energy_per_correct_high_j: Annotated[float | None, Column("quality.overall.interval.high", "to", "#.4g")] = None
     answers_cut: Annotated[int | None, Column("quality.overall.cut", "answers cut", ",")] = None
     nearest_limit: Annotated[str | None, Column("compute.roofline.nearest_limit", "nearest limit")]
     roofline_time_ratio: Annotated[float | None, Column("compute.roofline.time_ratio", "time ÷ least", ".3g")]
@@ -159,41 +161,45 @@ class Row:
     job: Annotated[str | None, Column("environment.job.id", "job")]
     attempt: Annotated[int | None, Column("study.attempt")]
     superseded: bool
+    analysed_by: Annotated[str | None, Column(heading="analysed by")]
     experiment_id: Annotated[str, Column("experiment_id")]
     schema_version: Annotated[int, Column("schema_version")]
 
     @classmethod
-    def of(cls, result: ExperimentResult, folder: Path) -> Row:
+    def of(cls, result: ExperimentResult, folder: Path, analysed_by: str | None = None) -> Row:
         """Return the row of a result in `folder`; only `in_order` knows whether it is superseded."""
         environment = result.environment
         energy_of, energy = result.energy, result.energy_figure
+        gpu_counts = Counter(environment.gpu_names if environment else ())
         started, speed = datetime.fromisoformat(result.started_utc), result.performance
-        gpu_names = environment.gpu_names if environment else []
+        unpublished = result.audit.summary if result.audit and not result.audit.publishable else None
         prompt_tokens, requests = (speed.prompt_tokens, speed.requests) if speed else (None, None)
         computed: dict[str, Any] = {
             "folder": str(folder),
             "started_utc": started.astimezone(UTC).replace(tzinfo=None) if started.tzinfo else started,
             "name": result.config.label,
             "model": environment.model.name if environment else result.config.model.label,
-            "gpus": ", ".join(f"{count} × {name}" for name, count in Counter(gpu_names).items()) or None,
+            "gpus": ", ".join(f"{count} × {name}" for name, count in gpu_counts.items()) or None,
             "parallelism": Split.of(environment.runner.parallelism).label
             if environment and environment.gpu_count
             else None,
+            "max_output_tokens": (limit := result.request_tokens[1]) and round(limit),
             "input_tokens": prompt_tokens / requests if prompt_tokens is not None and requests else None,
             "cpu_others_share": known_max(part.cpu_others_share for part in energy_of.passes) if energy_of else None,
             "disturbed": Audit.disturbed_by(result.audit.checks) if result.audit else None,
-            "reason": _reason(result),
+            "reason": (result.error and result.error.message) or (energy_of and energy_of.reason) or unpublished,
             "superseded": False,
+            "analysed_by": analysed_by,
             **dict(zip(ENERGY_ENDS, statistics.value_and_ends(energy)[1:], strict=True)),
             **dict(zip(SPEED_ENDS, statistics.value_and_ends(result.speed_figure)[1:], strict=True)),
         }
-        values = {name: _value(result, path) for name, path in PATHS.items()} | computed
+        # A part of the result on the way may be null.
+        value_at: Any = partial(reduce, lambda part, name: part and getattr(part, name))
+        values = {name: value_at(path, result) for name, path in PATHS.items()} | computed
         if result.config.command:
             values |= dict.fromkeys(OF_ENGINES)
-            ends = statistics.value_and_ends(energy)
-            values |= dict(
-                zip(("energy_per_unit_j", "energy_per_unit_low_j", "energy_per_unit_high_j"), ends, strict=True)
-            )
+            ends = ("energy_per_unit_j", "energy_per_unit_low_j", "energy_per_unit_high_j")
+            values |= dict(zip(ends, statistics.value_and_ends(energy), strict=True))
             values |= {"unit": result.config.unit, "work": result.work and result.work.count}
             values["units_per_s"] = speed and speed.output_tokens_per_s
         return cls(**values)
@@ -218,23 +224,25 @@ PATHS = {name: column.place.split(".") for name, column in COLUMNS.items() if co
 # figures of a command stand beside those of an engine.
 TABLES: dict[Literal["list", "show", "page", "paper"], list[str]] = {
     "list": """
-        folder status energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s batch_size name
-        study_id publishable model gpus parallelism prompts energy_per_unit_low_j energy_per_output_token_low_j
-        energy_per_unit_high_j energy_per_output_token_high_j cpu_others_share started_utc backend disturbed reason
+        folder status energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s analysed_by
+        batch_size name study_id publishable model gpus parallelism prompts energy_per_unit_low_j energy_per_unit_high_j
+        energy_per_output_token_low_j energy_per_output_token_high_j cpu_others_share started_utc backend disturbed
+        reason
     """.split(),
     "show": """
-        name energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s status gpu_count
-        batch_size output_tokens work mean_power_w score score_error energy_per_correct_j answers_cut
+        name energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s analysed_by status
+        gpu_count batch_size input_tokens max_output_tokens output_tokens work mean_power_w score score_error
+        energy_per_correct_j answers_cut
     """.split(),
     "page": """
-        energy_per_output_token_j energy_per_unit_j unit headline_window output_tokens_per_s units_per_s mean_power_w
-        mean_hbm_power_w slo_met_share requests_met_per_s energy_per_output_token_met_j nearest_limit
-        roofline_time_ratio ttft_p50_s tpot_p50_s itl_p50_s output_tokens drafts work batch_size restarts gpus backend
-        model cached_prompt_share score energy_per_correct_j answers_cut
+        energy_per_output_token_j energy_per_unit_j unit analysed_by headline_window output_tokens_per_s units_per_s
+        mean_power_w mean_hbm_power_w slo_met_share requests_met_per_s energy_per_output_token_met_j nearest_limit
+        roofline_time_ratio ttft_p50_s tpot_p50_s itl_p50_s output_tokens drafts work batch_size input_tokens
+        max_output_tokens restarts gpus backend model cached_prompt_share score energy_per_correct_j answers_cut
     """.split(),
     "paper": """
-        name backend model gpu_count batch_size energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s
-        units_per_s publishable
+        name backend model gpu_count batch_size input_tokens max_output_tokens energy_per_output_token_j
+        energy_per_unit_j unit output_tokens_per_s units_per_s publishable
     """.split(),
 }
 # Columns that a command has none of: what it was sent, and what is counted in tokens or requests.
@@ -243,16 +251,12 @@ OF_ENGINES = (
     *("output_tokens", *SPEED_ENDS, "output_tokens_per_s", *ENERGY_ENDS, "energy_per_output_token_j"),
 )
 # The table of measured passes: columns of a result's `energy.passes`, behind the folder and the experiment.
-PASS_COLUMNS = {
-    "folder": str,
-    "experiment_id": str,
-    "restart": int,
-    "pass": int,
+PASS_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("folder", "experiment_id"), str),
+    **dict.fromkeys(("restart", "pass"), int),
     "duration_s": float,
     "output_tokens": int,
-    "total_j": float,
-    "timing_j": float,
-    "energy_per_output_token_j": float,
+    **dict.fromkeys(("total_j", "timing_j", "measured_per_output_token_j"), float),
     "reason": str,
 }
 
@@ -288,22 +292,3 @@ def _arrow(types: dict[str, type], rows: list[dict[str, Any]]) -> pa.Table:
 
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), datetime: pa.timestamp("us")}
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[kind]) for name, kind in types.items()]))
-
-
-def _value(result: ExperimentResult, path: Sequence[str]) -> Any:
-    """Return what stands at a path; None where a part of the result on the way is null."""
-    value: Any = result
-    for name in path:
-        if value is None:
-            return None
-        value = getattr(value, name)
-    # A distribution of lengths counts as its mean.
-    return round(value.mean_tokens) if hasattr(value, "mean_tokens") else value
-
-
-def _reason(result: ExperimentResult) -> str | None:
-    if result.error:
-        return result.error.message
-    if result.energy and result.energy.reason:
-        return result.energy.reason
-    return result.audit.summary if result.audit and not result.audit.publishable else None

@@ -1,6 +1,6 @@
 """Typed events of a study that is measured.
 
-The run emits them to one callable; a terminal, JSON lines (`EventLog`) or a page show them. `RunState` is their sum.
+The run emits them to one callable; a terminal, JSON lines (`logged`) or a page show them. `RunState` is their sum.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (pydantic looks it up)
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -237,34 +237,25 @@ def notes(emit: Emit) -> Callable[[str], None]:
     return lambda text: emit(Note(text))
 
 
-class EventLog:
-    """Writes events to a new file at `path`, and passes them on; a context manager that closes the file.
+@contextmanager
+def logged(path: Path, emit: Emit) -> Iterator[Emit]:
+    """Yield a function that writes an event to a new file at `path`, and passes it on.
 
     What cannot be written is left out, since nothing measured needs it.
     """
+    file, last_beat_s = None, 0.0
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        file = os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o644), "wb", buffering=0)
 
-    def __init__(self, path: Path, emit: Emit) -> None:
-        self._file: Any = None
-        self._emit = emit
-        self._last_beat_s = 0.0
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            self._file = os.fdopen(open_regular(path, flags, mode=0o644), "wb", buffering=0)
-
-    def __call__(self, event: Event) -> None:
-        """Write an event and pass it on."""
+    def log(event: Event) -> None:
+        nonlocal last_beat_s
         is_beat, now_s = isinstance(event, TokensSeen), time.monotonic()
-        is_logged = isinstance(event, OutputSeen)
-        if self._file and not is_logged and not (is_beat and now_s - self._last_beat_s < BEAT_S):
-            self._last_beat_s = now_s if is_beat else self._last_beat_s
+        if file and not isinstance(event, OutputSeen) and not (is_beat and now_s - last_beat_s < BEAT_S):
+            last_beat_s = now_s if is_beat else last_beat_s
             with suppress(OSError):
-                self._file.write(json_text(as_line(event), default=str).encode() + b"\n")
-        self._emit(event)
+                file.write(json_text(as_line(event), default=str).encode() + b"\n")
+        emit(event)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
+    with file or nullcontext():
+        yield log

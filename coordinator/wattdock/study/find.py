@@ -5,29 +5,22 @@ Reads journals only.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattdock import text
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.files import JOURNAL, STUDIES
+from wattdock.files import BEGUN_IN, JOURNAL, STUDIES, real_path
 from wattdock.opening import OTHERS_WRITE, is_trusted
 from wattdock.study.folder import measured_passes, named_like
 from wattdock.study.journal import FAILED, OK, STUDY, History, histories, read_journal
-from wattdock.text import (
-    dotted,
-    listed,
-    matching_names,
-    nearest,
-    run_number,
-    shortest_unique_names,
-    without_timestamp,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from wattdock.config import Study
     from wattdock.study.journal import Line
@@ -58,12 +51,18 @@ class EarlierStudy:
     @property
     def name(self) -> str:
         """Its name with the number of the run, without the time: mine-2."""
-        return without_timestamp(self.path.name)
+        return text.without_timestamp(self.path.name)
 
     @property
     def head(self) -> Line:
         """The first line of the journal."""
         return self.lines[0]
+
+    @property
+    def begun_in(self) -> Path | None:
+        """The folder in which it was begun; None where an earlier version did not note it."""
+        begun_in = Path(os.path.normpath(real_path(self.path).parents[1] / str(self.head.get(BEGUN_IN))))
+        return begun_in if BEGUN_IN in self.head else None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,11 +92,6 @@ class EarlierStudy:
         )
         return sum(measured), sum(asked.values())
 
-    def is_empty(self, study: Study, *, retry_failed: bool) -> bool:
-        """Whether the study has neither a measured pass nor a failure that is to be retried."""
-        failed = any(history.status == FAILED for history in self.histories(study).values())
-        return not self.passes(study)[0] and not (retry_failed and failed)
-
     @property
     def in_tasks(self) -> bool:
         """Whether the study was begun on a cluster, where tasks measure it."""
@@ -116,12 +110,12 @@ def find_study(name: str, output_dir: Path) -> EarlierStudy:
         sorted(folder.name for folder in group)
         for group in (folders, (folder for folder in folders if is_trusted(folder.lstat().st_uid)))
     )
-    names = own if matching_names(name, own) else names
-    matches, shortest = matching_names(name, names), shortest_unique_names(names)
+    names = own if text.matching_names(name, own) else names
+    matches, shortest = text.matching_names(name, names), text.shortest_unique_names(names)
     if len(matches) != 1:
         found = "begins the names of several studies" if matches else f"no study in {output_dir} has this name"
-        candidates = listed([shortest[match] for match in matches or reversed(names)])
-        near = None if matches else nearest(name, shortest.values())
+        candidates = text.listed([shortest[match] for match in matches or reversed(names)])
+        near = None if matches else text.nearest(name, shortest.values())
         advice = f"did you mean {near}? " * bool(near) + f"type one of them: {candidates}" * bool(candidates)
         raise ConfigError(f"{name}: {found}", advice or None)
     if begun := _read(output_dir / STUDIES / matches[0]):
@@ -130,18 +124,14 @@ def find_study(name: str, output_dir: Path) -> EarlierStudy:
 
 
 def _read(path: Path) -> EarlierStudy | None:
-    """Return the study in a folder; None where its journal does not begin with one.
-
-    Raises:
-        StoreError: The journal cannot be read.
-    """
+    """Return the study in a folder; None where its journal does not begin with one."""
     lines, states = read_journal(path)
     if not lines or lines[0]["event"] != STUDY:
         return None
     distrust = ""
     if strangers := [state.st_uid for state in states if not is_trusted(state.st_uid)]:
         remedy = "run its file as a study of yours, without --resume"
-        distrust = f"{without_timestamp(path.name)} is a study of user {strangers[0]}; {remedy}"
+        distrust = f"{text.without_timestamp(path.name)} is a study of user {strangers[0]}; {remedy}"
     elif writable := [
         place for place, state in zip((path, path / JOURNAL), states, strict=True) if state.st_mode & OTHERS_WRITE
     ]:
@@ -172,9 +162,11 @@ def study_to_resume(
     if not candidates:
         return None
 
-    # Tasks keep their passes in folders of their own.
     def preference(begun: EarlierStudy) -> tuple[bool, int]:
-        return in_tasks or not begun.is_empty(study, retry_failed=retry_failed), run_number(begun.path.name)
+        failed = any(history.status == FAILED for history in begun.histories(study).values())
+        # Tasks keep their passes in folders of their own.
+        is_worth = in_tasks or begun.passes(study)[0] > 0 or (retry_failed and failed)
+        return is_worth, text.run_number(begun.path.name)
 
     chosen = max(candidates, key=preference)
     if chosen.distrust:
@@ -194,10 +186,7 @@ def study_to_resume(
 
 
 def _begun(studies: Path, study: Study) -> Iterator[EarlierStudy]:
-    """Yield every study that was begun.
-
-    A journal that cannot be read is skipped where the folder is another user's, or is not named like this study.
-    """
+    """Yield every study that was begun; skip unreadable journals of other users and of studies of other names."""
     for path in studies.glob("*"):
         try:
             begun = _read(path)
@@ -225,12 +214,12 @@ def difference(head: Line, study: Study) -> str:
     changes += [f"without {name}" for name in removed.keys() - added.keys()]
     changes += [f"with {name}" for name in added.keys() - removed.keys()]
     changes.sort()
-    shown = [listed(changes, MAX_NAMED, between="; ")] if changes else []
+    shown = [text.listed(changes, MAX_NAMED, between="; ")] if changes else []
     return "; ".join([*study_changes, *shown]) or "another order of experiments"
 
 
 def _label(config: dict[str, Any]) -> str:
-    facts = dict(dotted(config))
+    facts = dict(text.dotted(config))
     return str(facts.get("name") or f"{facts.get('backend')} batch {facts.get('workload.batch_size')}")
 
 
@@ -240,6 +229,6 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return "name old → new" for each dotted name whose values differ; an absent group equals an empty one."""
-    before, now = ({name: value for name, value in dotted(facts) if value != {}} for facts in (old, new))
+    before, now = ({name: value for name, value in text.dotted(facts) if value != {}} for facts in (old, new))
     names = dict.fromkeys([*now, *before])
     return [f"{name} {before.get(name)} → {now.get(name)}" for name in names if before.get(name) != now.get(name)]

@@ -5,6 +5,7 @@ After a failed write, later records stay in memory and `broken` says why: the st
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -12,38 +13,26 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import Cause, StoreError, os_errors_as
-from wattdock.files import JOURNAL, STUDIES
+from wattdock.files import BEGUN_IN, JOURNAL, STUDIES, real_path
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
-from wattdock.study.events import EVENTS, EventLog
-from wattdock.study.journal import (
-    ENDED,
-    JOURNAL_SCHEMA,
-    RECORDS,
-    RESUMED,
-    RETRIED,
-    STORED,
-    STUDY,
-    UNFINISHED,
-    History,
-    Journal,
-)
-from wattdock.text import without_timestamp
+from wattdock.study import journal
+from wattdock.study.events import EVENTS, logged
+from wattdock.text import slug, without_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+    from contextlib import AbstractContextManager
 
     from wattdock.config import Study
     from wattdock.records import RestartRecord
     from wattdock.store import StoredResult
     from wattdock.study import events
-    from wattdock.study.journal import Line
 
-NAME_CHARACTERS = 40
 # The instant, in UTC, with which the name of a study's folder begins.
 TIME_FORMAT, TIME_CHARACTERS = "%Y%m%dT%H%M%S", 15
 # A run's number in a folder's name; more digits come from a folder that another command made.
@@ -52,12 +41,7 @@ RUN_NUMBER = re.compile(r"[1-9]\d{0,5}")
 
 @dataclass(frozen=True)
 class SavedRestart:
-    """A record of a restart on disk, without its timeline and requests in memory.
-
-    Attributes:
-        record: The record without them; the whole record where it could not be written.
-        folder: None where the record could not be written.
-    """
+    """A restart's record without its tables, and the folder that has them, or else the whole record."""
 
     record: RestartRecord
     folder: Path | None
@@ -77,12 +61,7 @@ class SavedRestart:
 
 
 class StudyFolder:
-    """An open study folder; a context manager that closes it.
-
-    Attributes:
-        path: `<output folder>/studies/<study id>`.
-        broken: Why nothing more can be written; None while it can.
-    """
+    """An open study folder, a context manager that closes it; `broken` says why nothing more can be written."""
 
     def __init__(self, path: Path) -> None:
         """Open the folder at `path`, which exists.
@@ -92,10 +71,10 @@ class StudyFolder:
             OSError: The folder cannot be written.
         """
         # Whatever the umask: a folder that another user could write holds no measurement.
-        (path / RECORDS).mkdir(0o755, exist_ok=True)
+        (path / journal.RECORDS).mkdir(0o755, exist_ok=True)
         self.path = path
         self.broken: StoreError | None = None
-        self._journal = Journal(path / JOURNAL)
+        self._journal = journal.Journal(path / JOURNAL)
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -118,7 +97,7 @@ class StudyFolder:
         Raises:
             StoreError: The folder cannot be made.
         """
-        slug, studies = _slug(study.name), output_dir / STUDIES
+        named, studies = slug(study.name), output_dir / STUDIES
         remedy = "choose another with --output-dir"
         with os_errors_as(StoreError, f"cannot make a study's folder in {studies}", remedy):
             with suppress(FileExistsError):
@@ -126,7 +105,7 @@ class StudyFolder:
                 # Where all may put results, all may put studies.
                 if (shared := output_dir.stat().st_mode) & stat.S_ISVTX:
                     studies.chmod(stat.S_IMODE(shared))
-            path = _numbered(studies, slug)
+            path = _numbered(studies, named)
             folder = cls(path)
             folder.begin(study, path.name, machine=machine, **more)
         return folder
@@ -138,8 +117,8 @@ class StudyFolder:
             OSError: There is no room.
         """
         self._journal.append(
-            STUDY,
-            schema=JOURNAL_SCHEMA,
+            journal.STUDY,
+            schema=journal.JOURNAL_SCHEMA,
             study_id=study_id,
             name=study.name,
             digest=study.digest,
@@ -147,7 +126,8 @@ class StudyFolder:
             seed=study.seed,
             machine=machine,
             experiments={config.experiment_id: config.model_dump(mode="json") for config in study.experiments},
-            **more,
+            # Relative to the results, with which a project may be moved.
+            **{BEGUN_IN: os.path.relpath(Path.cwd(), real_path(self.output_dir)), **more},
         )
 
     def __enter__(self) -> Self:
@@ -181,37 +161,37 @@ class StudyFolder:
     @property
     def resumed(self) -> bool:
         """Whether this run continues an earlier one."""
-        return any(line["event"] == RESUMED for line in self.lines)
+        return any(line["event"] == journal.RESUMED for line in self.lines)
 
     @property
     def ended(self) -> bool:
         """Whether the study was done, and no run has continued it since."""
-        return bool(self.lines[-1]["event"] == ENDED)
+        return bool(self.lines[-1]["event"] == journal.ENDED)
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[journal.Line]:
         """The journal so far."""
         return self._journal.lines
 
-    def history(self, experiment_id: str) -> History:
+    def history(self, experiment_id: str) -> journal.History:
         """Return what the journal says of an experiment."""
-        return self._journal.histories.get(experiment_id, History())
+        return self._journal.histories.get(experiment_id, journal.History())
 
     def note_stored(self, stored: StoredResult) -> None:
         """Note that a result is stored; drop the records of its experiment, unless they are still needed."""
         result = stored.result
-        self.note(STORED, experiment=result.experiment_id, status=result.status, folder=stored.folder.name)
-        if result.status != UNFINISHED and not self.broken:
+        self.note(journal.STORED, experiment=result.experiment_id, status=result.status, folder=stored.folder.name)
+        if result.status != journal.UNFINISHED and not self.broken:
             self.drop(result.experiment_id)
 
     def note_retried(self, experiment_id: str) -> None:
         """Note that an experiment that failed is measured again, and drop its records."""
         self.drop(experiment_id)
-        self.note(RETRIED, experiment=experiment_id)
+        self.note(journal.RETRIED, experiment=experiment_id)
 
-    def event_log(self, emit: events.Emit) -> EventLog:
-        """Return a new log of events, beside the records, which passes them on to `emit`."""
-        return EventLog(self.path / RECORDS / EVENTS, emit)
+    def event_log(self, emit: events.Emit) -> AbstractContextManager[events.Emit]:
+        """Return a block that yields a new log of events, beside the records, which passes them on to `emit`."""
+        return logged(self.path / journal.RECORDS / EVENTS, emit)
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line to the journal; set `broken` if that fails."""
@@ -226,7 +206,7 @@ class StudyFolder:
 
     def save(self, name: str, record: RestartRecord) -> SavedRestart:
         """Write a record to disk under `name`, replacing an earlier state of it; set `broken` if that fails."""
-        folder = self.path / RECORDS / name
+        folder = self.path / journal.RECORDS / name
         try:
             disk.write(record, folder)
         except OSError as error:
@@ -240,19 +220,19 @@ class StudyFolder:
         Raises:
             StoreError: A record cannot be read.
         """
-        with OwnedFolder.open(self.path) as study, study.folder(RECORDS) as records:
+        with OwnedFolder.open(self.path) as study, study.folder(journal.RECORDS) as records:
             if not records.only_trusted_can_write:
                 raise StoreError(
                     f"{records.path}: other users can write to it",
                     "run the study anew, without --resume",
                     cause=Cause.OTHERS_COULD_WRITE,
                 )
-        folders = disk.find(self.path / RECORDS, f"{experiment_id[:16]}-")
+        folders = disk.find(self.path / journal.RECORDS, f"{experiment_id[:16]}-")
         return {folder.name: _saved(_read(folder), folder) for folder in folders}
 
     def drop(self, experiment_id: str | None) -> None:
         """Remove the records and the log of an experiment, whose stored result holds them, or of all."""
-        for path in (self.path / RECORDS).glob(f"{experiment_id[:16]}-*" if experiment_id else "*"):
+        for path in (self.path / journal.RECORDS).glob(f"{experiment_id[:16]}-*" if experiment_id else "*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -260,13 +240,13 @@ class StudyFolder:
 
     def log_path(self, experiment_id: str) -> Path:
         """Return where the logs of an experiment's runners are gathered."""
-        return self.path / RECORDS / f"{experiment_id[:16]}-runner.log"
+        return self.path / journal.RECORDS / f"{experiment_id[:16]}-runner.log"
 
     def end(self) -> None:
         """Note that the study is done, unless there are records of an unfinished experiment."""
-        if not disk.find(self.path / RECORDS):
-            self.note(ENDED)
-            shutil.rmtree(self.path / RECORDS, ignore_errors=True)
+        if not disk.find(self.path / journal.RECORDS):
+            self.note(journal.ENDED)
+            shutil.rmtree(self.path / journal.RECORDS, ignore_errors=True)
 
     def _break(self, error: OSError) -> None:
         self.broken = self.broken or StoreError(
@@ -297,35 +277,31 @@ def _saved(record: RestartRecord, folder: Path) -> SavedRestart:
 
 def measured_passes(path: Path) -> set[tuple[str, int, int]]:
     """Return the passes that a study folder's records hold: the experiment's id (its beginning), restart and pass."""
-    with suppress(OSError), OwnedFolder.open(path) as folder, folder.folder(RECORDS) as records:
+    with suppress(OSError), OwnedFolder.open(path) as folder, folder.folder(journal.RECORDS) as records:
         return {(name.split("-")[0], restart, index) for name, restart, index in disk.measured(records)}
     return set()
 
 
 def named_like(folder: str, study: Study) -> bool:
     """Return whether a study folder has a name that a run of this study would have."""
-    return _run_number(folder, _slug(study.name)) is not None
+    return _run_number(folder, slug(study.name)) is not None
 
 
-def _numbered(studies: Path, slug: str) -> Path:
-    """Make the folder <time>-<slug>-<number> with the number of the next run of that name, and return it."""
-    number = max((_run_number(other.name, slug) or 0 for other in studies.iterdir()), default=0)
+def _numbered(studies: Path, named: str) -> Path:
+    """Make the folder <time>-<name>-<number> with the number of the next run of that name, and return it."""
+    number = max((_run_number(other.name, named) or 0 for other in studies.iterdir()), default=0)
     while True:
         number += 1
-        numbered = studies / f"{datetime.now(UTC):{TIME_FORMAT}}-{slug}-{number}"
+        numbered = studies / f"{datetime.now(UTC):{TIME_FORMAT}}-{named}-{number}"
         with suppress(FileExistsError):
             # Whatever the umask: a user who can write a study can have programs run.
             numbered.mkdir(0o755)
-            if sum(_run_number(other.name, slug) == number for other in studies.iterdir()) == 1:
+            if sum(_run_number(other.name, named) == number for other in studies.iterdir()) == 1:
                 return numbered
             # Another run took the number in another second.
             numbered.rmdir()
 
 
-def _run_number(folder: str, slug: str) -> int | None:
+def _run_number(folder: str, named: str) -> int | None:
     name, _, number = without_timestamp(folder).rpartition("-")
-    return int(number) if name == slug and RUN_NUMBER.fullmatch(number) else None
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-.")[:NAME_CHARACTERS] or "study"
+    return int(number) if name == named and RUN_NUMBER.fullmatch(number) else None

@@ -21,19 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-
-RECORDS, LOCK = "records", ".lock"
-
-JOURNAL_SCHEMA = 1
-
+RECORDS, LOCK, JOURNAL_SCHEMA = "records", ".lock", 1
 # The largest journal that is read: three times that of 10,000 experiments. Parsed, it takes 27 times its size.
 MAX_JOURNAL_BYTES = 64_000_000
-
 # What the lines of a journal record.
-STUDY, RESUMED, RETRIED, STORED = "study", "resumed", "retried", "stored"
-
-ENDED = "ended"
-
+STUDY, RESUMED, RETRIED, STORED, ENDED = "study", "resumed", "retried", "stored", "ended"
 # Keys that the line of an event must have, and the types of their values.
 REQUIRED_KEYS: dict[str, dict[str, type]] = {
     STUDY: {
@@ -150,12 +142,7 @@ def read_journal(path: Path) -> tuple[list[Line], tuple[os.stat_result, os.stat_
 
 @dataclass
 class History:
-    """One experiment as a journal records it.
-
-    Attributes:
-        folders: Names of the stored results' folders, in order.
-        status: Status of the last result; "interrupted" without any, or while the experiment is tried again.
-    """
+    """An experiment's results by folder, and its status: "interrupted" without any, or while it is tried again."""
 
     folders: list[str] = field(default_factory=list)
     status: str = UNFINISHED

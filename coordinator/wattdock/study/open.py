@@ -71,17 +71,7 @@ def open_study(
 
 
 def _open_task(study: Study, path: Path, *, machine: dict[str, Any], emit: events.Emit) -> StudyFolder:
-    """Return the folder of one task of a study, new or continued.
-
-    On another machine than before, or other GPUs, unfinished experiments begin anew: joules are of one set of GPUs.
-
-    Args:
-        study: The task's experiments.
-        path: `<the study's folder>/tasks/<number>`.
-
-    Raises:
-        StoreError: The folder cannot be read or made, or another coordinator works in it.
-    """
+    """Return the folder of one task of a study, new or continued: `<the study's folder>/tasks/<number>`."""
     folder = StudyFolder.at(path)
     if not folder.lines:
         with os_errors_as(StoreError, f"cannot write to {path}", "free some space"):
@@ -96,6 +86,7 @@ def _open_task(study: Study, path: Path, *, machine: dict[str, Any], emit: event
             )
     before = next(line["machine"] for line in reversed(folder.lines) if "machine" in line)
     if changes := changed(before, machine):
+        # Joules are of one set of GPUs.
         emit(events.Note(f"another machine than before ({'; '.join(changes)}): unfinished experiments begin anew"))
         folder.drop(None)
     folder.note(RESUMED, machine=machine)

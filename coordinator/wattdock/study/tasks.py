@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from wattdock.config import Study
     from wattdock.store import StoredResult
 
-
 __all__ = ["TASKS", "Task", "begin_tasks", "collect", "require_tasks", "results_of", "tasks_of"]
 
 # In a study's folder: a folder per task, of this name and the task's number, and their logs.
@@ -36,13 +35,7 @@ TASKS = "tasks"
 
 @dataclass(frozen=True)
 class Task:
-    """One load group of a study, as far as it is measured.
-
-    Attributes:
-        number: Number of the load group, from 0.
-        study: Its experiments, under the study's name and settings.
-        path: Its folder, which it makes itself.
-    """
+    """One load group of a study, by its number from 0, as far as it is measured, and the folder that it makes."""
 
     number: int
     study: Study

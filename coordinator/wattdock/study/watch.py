@@ -25,7 +25,6 @@ from wattdock.text import from_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 # How many of a file's last bytes one look reads at most, and how long a line may be: no event is longer.
 TAIL_BYTES, LINE_BYTES = 1_000_000, 8_000
 # How many characters of a text in an event are kept: three times those of an experiment's label.

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from wattdock_proto.v1 import runner_pb2 as wattdock__proto_dot_v1_dot_runner__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cwattdock_proto/v1/node.proto\x12\x11wattdock_proto.v1\x1a\x1ewattdock_proto/v1/runner.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"X\n\x14\x44\x65scribeNodeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08wattdock\x18\x02 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\"#\n\rClockQuestion\x12\x12\n\nend_before\x18\x01 \x01(\r\"T\n\x0b\x43lockAnswer\x12\x13\n\x0breceived_ns\x18\x01 \x01(\x03\x12\x12\n\nreplied_ns\x18\x02 \x01(\x03\x12\x12\n\x05\x66\x61ult\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_fault\"\x8a\x03\n\tNodeOrder\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x32\n\nplan_order\x18\x02 \x01(\x0b\x32\x1c.wattdock_proto.v1.PlanOrderH\x00\x12\x39\n\x0bstart_meter\x18\x03 \x01(\x0b\x32\".wattdock_proto.v1.StartMeterOrderH\x00\x12\x30\n\x06launch\x18\x04 \x01(\x0b\x32\x1e.wattdock_proto.v1.LaunchOrderH\x00\x12,\n\x04load\x18\x05 \x01(\x0b\x32\x1c.wattdock_proto.v1.LoadOrderH\x00\x12\x33\n\x0bstop_runner\x18\x06 \x01(\x0b\x32\x1c.wattdock_proto.v1.StopOrderH\x00\x12,\n\x04\x65\x64ge\x18\x07 \x01(\x0b\x32\x1c.wattdock_proto.v1.EdgeOrderH\x00\x12\x32\n\nread_meter\x18\x08 \x01(\x0b\x32\x1c.wattdock_proto.v1.ReadOrderH\x00\x42\x07\n\x05order\"%\n\tPlanOrder\x12\x18\n\x10\x65xperiments_json\x18\x01 \x03(\t\"%\n\x0fStartMeterOrder\x12\x12\n\nexperiment\x18\x01 \x01(\r\"7\n\x0bLaunchOrder\x12\x12\n\nexperiment\x18\x01 \x01(\r\x12\x14\n\x0chead_address\x18\x02 \x01(\t\"\xc5\x01\n\tLoadOrder\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.wattdock_proto.v1.LoadRequest\x12\x41\n\x0bmodel_files\x18\x02 \x03(\x0b\x32,.wattdock_proto.v1.LoadOrder.ModelFilesEntry\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x1a\x31\n\x0fModelFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1c\n\tStopOrder\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\"\x0b\n\tEdgeOrder\"=\n\tReadOrder\x12\x15\n\x08\x61\x66ter_ns\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x01(\x08\x42\x0b\n\t_after_ns\"\xbf\x02\n\tNodeEvent\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\r\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.wattdock_proto.v1.NodeErrorH\x00\x12-\n\x07planned\x18\x03 \x01(\x0b\x32\x1a.wattdock_proto.v1.PlannedH\x00\x12\'\n\x04\x64one\x18\x04 \x01(\x0b\x32\x17.wattdock_proto.v1.DoneH\x00\x12/\n\x06loaded\x18\x05 \x01(\x0b\x32\x1d.wattdock_proto.v1.NodeLoadedH\x00\x12+\n\x04\x65\x64ge\x18\x06 \x01(\x0b\x32\x1b.wattdock_proto.v1.EdgeSeenH\x00\x12\x33\n\x08timeline\x18\x07 \x01(\x0b\x32\x1f.wattdock_proto.v1.NodeTimelineH\x00\x42\x07\n\x05\x65vent\"j\n\tNodeError\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x13\n\x06remedy\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x63\x61use\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x11\n\texit_code\x18\x04 \x01(\rB\t\n\x07_remedyB\x08\n\x06_cause\"\x1d\n\x07Planned\x12\x12\n\nplans_json\x18\x01 \x03(\t\"\x06\n\x04\x44one\"&\n\nNodeLoaded\x12\x18\n\x10\x65nvironment_json\x18\x01 \x01(\t\"v\n\x08\x45\x64geSeen\x12\x18\n\x0blease_fault\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10\x63pu_others_share\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0c\n\x04pids\x18\x03 \x03(\rB\x0e\n\x0c_lease_faultB\x13\n\x11_cpu_others_share\"w\n\x0cNodeTimeline\x12\x39\n\x05\x66iles\x18\x01 \x03(\x0b\x32*.wattdock_proto.v1.NodeTimeline.FilesEntry\x1a,\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x32\x82\x02\n\x04Node\x12_\n\x0c\x44\x65scribeNode\x12&.wattdock_proto.v1.DescribeNodeRequest\x1a\'.wattdock_proto.v1.DescribeNodeResponse\x12P\n\x08\x45xchange\x12 .wattdock_proto.v1.ClockQuestion\x1a\x1e.wattdock_proto.v1.ClockAnswer(\x01\x30\x01\x12G\n\x05Serve\x12\x1c.wattdock_proto.v1.NodeOrder\x1a\x1c.wattdock_proto.v1.NodeEvent(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cwattdock_proto/v1/node.proto\x12\x11wattdock_proto.v1\x1a\x1ewattdock_proto/v1/runner.proto\"\t\n\x07Nothing\"X\n\x14\x44\x65scribeNodeResponse\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08wattdock\x18\x02 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\"T\n\x0b\x43lockAnswer\x12\x13\n\x0breceived_ns\x18\x01 \x01(\x03\x12\x12\n\nreplied_ns\x18\x02 \x01(\x03\x12\x12\n\x05\x66\x61ult\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_fault\"\xb8\x02\n\tNodeOrder\x12\x32\n\nplan_order\x18\x01 \x01(\x0b\x32\x1c.wattdock_proto.v1.PlanOrderH\x00\x12\x15\n\x0bstart_meter\x18\x02 \x01(\rH\x00\x12\x30\n\x06launch\x18\x03 \x01(\x0b\x32\x1e.wattdock_proto.v1.LaunchOrderH\x00\x12,\n\x04load\x18\x04 \x01(\x0b\x32\x1c.wattdock_proto.v1.LoadOrderH\x00\x12\x17\n\rstop_runner_s\x18\x05 \x01(\x01H\x00\x12*\n\x04\x65\x64ge\x18\x06 \x01(\x0b\x32\x1a.wattdock_proto.v1.NothingH\x00\x12\x32\n\nread_meter\x18\x07 \x01(\x0b\x32\x1c.wattdock_proto.v1.ReadOrderH\x00\x42\x07\n\x05order\"%\n\tPlanOrder\x12\x18\n\x10\x65xperiments_json\x18\x01 \x03(\t\"7\n\x0bLaunchOrder\x12\x12\n\nexperiment\x18\x01 \x01(\r\x12\x14\n\x0chead_address\x18\x02 \x01(\t\"\xc5\x01\n\tLoadOrder\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.wattdock_proto.v1.LoadRequest\x12\x41\n\x0bmodel_files\x18\x02 \x03(\x0b\x32,.wattdock_proto.v1.LoadOrder.ModelFilesEntry\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x1a\x31\n\x0fModelFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"=\n\tReadOrder\x12\x15\n\x08\x61\x66ter_ns\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x01(\x08\x42\x0b\n\t_after_ns\"\x92\x02\n\nNodeAnswer\x12+\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1c.wattdock_proto.v1.NodeError\x12\x12\n\nplans_json\x18\x02 \x03(\t\x12\x18\n\x10\x65nvironment_json\x18\x03 \x01(\t\x12)\n\x04\x65\x64ge\x18\x04 \x01(\x0b\x32\x1b.wattdock_proto.v1.EdgeSeen\x12H\n\x0etimeline_files\x18\x05 \x03(\x0b\x32\x30.wattdock_proto.v1.NodeAnswer.TimelineFilesEntry\x1a\x34\n\x12TimelineFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"j\n\tNodeError\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x13\n\x06remedy\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x63\x61use\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x11\n\texit_code\x18\x04 \x01(\rB\t\n\x07_remedyB\x08\n\x06_cause\"v\n\x08\x45\x64geSeen\x12\x18\n\x0blease_fault\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10\x63pu_others_share\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0c\n\x04pids\x18\x03 \x03(\rB\x0e\n\x0c_lease_faultB\x13\n\x11_cpu_others_share2\xea\x01\n\x04Node\x12S\n\x0c\x44\x65scribeNode\x12\x1a.wattdock_proto.v1.Nothing\x1a\'.wattdock_proto.v1.DescribeNodeResponse\x12J\n\x08\x45xchange\x12\x1a.wattdock_proto.v1.Nothing\x1a\x1e.wattdock_proto.v1.ClockAnswer(\x01\x30\x01\x12\x41\n\x02\x44o\x12\x1c.wattdock_proto.v1.NodeOrder\x1a\x1d.wattdock_proto.v1.NodeAnswerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,50 +24,34 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_LOADORDER_MODELFILESENTRY']._options = None
   _globals['_LOADORDER_MODELFILESENTRY']._serialized_options = b'8\001'
-  _globals['_NODETIMELINE_FILESENTRY']._options = None
-  _globals['_NODETIMELINE_FILESENTRY']._serialized_options = b'8\001'
-  _globals['_DESCRIBENODEREQUEST']._serialized_start=83
-  _globals['_DESCRIBENODEREQUEST']._serialized_end=104
-  _globals['_DESCRIBENODERESPONSE']._serialized_start=106
-  _globals['_DESCRIBENODERESPONSE']._serialized_end=194
-  _globals['_CLOCKQUESTION']._serialized_start=196
-  _globals['_CLOCKQUESTION']._serialized_end=231
-  _globals['_CLOCKANSWER']._serialized_start=233
-  _globals['_CLOCKANSWER']._serialized_end=317
-  _globals['_NODEORDER']._serialized_start=320
-  _globals['_NODEORDER']._serialized_end=714
-  _globals['_PLANORDER']._serialized_start=716
-  _globals['_PLANORDER']._serialized_end=753
-  _globals['_STARTMETERORDER']._serialized_start=755
-  _globals['_STARTMETERORDER']._serialized_end=792
-  _globals['_LAUNCHORDER']._serialized_start=794
-  _globals['_LAUNCHORDER']._serialized_end=849
-  _globals['_LOADORDER']._serialized_start=852
-  _globals['_LOADORDER']._serialized_end=1049
-  _globals['_LOADORDER_MODELFILESENTRY']._serialized_start=1000
-  _globals['_LOADORDER_MODELFILESENTRY']._serialized_end=1049
-  _globals['_STOPORDER']._serialized_start=1051
-  _globals['_STOPORDER']._serialized_end=1079
-  _globals['_EDGEORDER']._serialized_start=1081
-  _globals['_EDGEORDER']._serialized_end=1092
-  _globals['_READORDER']._serialized_start=1094
-  _globals['_READORDER']._serialized_end=1155
-  _globals['_NODEEVENT']._serialized_start=1158
-  _globals['_NODEEVENT']._serialized_end=1477
-  _globals['_NODEERROR']._serialized_start=1479
-  _globals['_NODEERROR']._serialized_end=1585
-  _globals['_PLANNED']._serialized_start=1587
-  _globals['_PLANNED']._serialized_end=1616
-  _globals['_DONE']._serialized_start=1618
-  _globals['_DONE']._serialized_end=1624
-  _globals['_NODELOADED']._serialized_start=1626
-  _globals['_NODELOADED']._serialized_end=1664
-  _globals['_EDGESEEN']._serialized_start=1666
-  _globals['_EDGESEEN']._serialized_end=1784
-  _globals['_NODETIMELINE']._serialized_start=1786
-  _globals['_NODETIMELINE']._serialized_end=1905
-  _globals['_NODETIMELINE_FILESENTRY']._serialized_start=1861
-  _globals['_NODETIMELINE_FILESENTRY']._serialized_end=1905
-  _globals['_NODE']._serialized_start=1908
-  _globals['_NODE']._serialized_end=2166
+  _globals['_NODEANSWER_TIMELINEFILESENTRY']._options = None
+  _globals['_NODEANSWER_TIMELINEFILESENTRY']._serialized_options = b'8\001'
+  _globals['_NOTHING']._serialized_start=83
+  _globals['_NOTHING']._serialized_end=92
+  _globals['_DESCRIBENODERESPONSE']._serialized_start=94
+  _globals['_DESCRIBENODERESPONSE']._serialized_end=182
+  _globals['_CLOCKANSWER']._serialized_start=184
+  _globals['_CLOCKANSWER']._serialized_end=268
+  _globals['_NODEORDER']._serialized_start=271
+  _globals['_NODEORDER']._serialized_end=583
+  _globals['_PLANORDER']._serialized_start=585
+  _globals['_PLANORDER']._serialized_end=622
+  _globals['_LAUNCHORDER']._serialized_start=624
+  _globals['_LAUNCHORDER']._serialized_end=679
+  _globals['_LOADORDER']._serialized_start=682
+  _globals['_LOADORDER']._serialized_end=879
+  _globals['_LOADORDER_MODELFILESENTRY']._serialized_start=830
+  _globals['_LOADORDER_MODELFILESENTRY']._serialized_end=879
+  _globals['_READORDER']._serialized_start=881
+  _globals['_READORDER']._serialized_end=942
+  _globals['_NODEANSWER']._serialized_start=945
+  _globals['_NODEANSWER']._serialized_end=1219
+  _globals['_NODEANSWER_TIMELINEFILESENTRY']._serialized_start=1167
+  _globals['_NODEANSWER_TIMELINEFILESENTRY']._serialized_end=1219
+  _globals['_NODEERROR']._serialized_start=1221
+  _globals['_NODEERROR']._serialized_end=1327
+  _globals['_EDGESEEN']._serialized_start=1329
+  _globals['_EDGESEEN']._serialized_end=1447
+  _globals['_NODE']._serialized_start=1450
+  _globals['_NODE']._serialized_end=1684
 # @@protoc_insertion_point(module_scope)

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class DescribeNodeRequest(_message.Message):
+class Nothing(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -22,12 +22,6 @@ class DescribeNodeResponse(_message.Message):
     user: str
     def __init__(self, protocol: _Optional[int] = ..., wattdock: _Optional[str] = ..., commit: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
-class ClockQuestion(_message.Message):
-    __slots__ = ("end_before",)
-    END_BEFORE_FIELD_NUMBER: _ClassVar[int]
-    end_before: int
-    def __init__(self, end_before: _Optional[int] = ...) -> None: ...
-
 class ClockAnswer(_message.Message):
     __slots__ = ("received_ns", "replied_ns", "fault")
     RECEIVED_NS_FIELD_NUMBER: _ClassVar[int]
@@ -39,36 +33,28 @@ class ClockAnswer(_message.Message):
     def __init__(self, received_ns: _Optional[int] = ..., replied_ns: _Optional[int] = ..., fault: _Optional[str] = ...) -> None: ...
 
 class NodeOrder(_message.Message):
-    __slots__ = ("number", "plan_order", "start_meter", "launch", "load", "stop_runner", "edge", "read_meter")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("plan_order", "start_meter", "launch", "load", "stop_runner_s", "edge", "read_meter")
     PLAN_ORDER_FIELD_NUMBER: _ClassVar[int]
     START_METER_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
-    STOP_RUNNER_FIELD_NUMBER: _ClassVar[int]
+    STOP_RUNNER_S_FIELD_NUMBER: _ClassVar[int]
     EDGE_FIELD_NUMBER: _ClassVar[int]
     READ_METER_FIELD_NUMBER: _ClassVar[int]
-    number: int
     plan_order: PlanOrder
-    start_meter: StartMeterOrder
+    start_meter: int
     launch: LaunchOrder
     load: LoadOrder
-    stop_runner: StopOrder
-    edge: EdgeOrder
+    stop_runner_s: float
+    edge: Nothing
     read_meter: ReadOrder
-    def __init__(self, number: _Optional[int] = ..., plan_order: _Optional[_Union[PlanOrder, _Mapping]] = ..., start_meter: _Optional[_Union[StartMeterOrder, _Mapping]] = ..., launch: _Optional[_Union[LaunchOrder, _Mapping]] = ..., load: _Optional[_Union[LoadOrder, _Mapping]] = ..., stop_runner: _Optional[_Union[StopOrder, _Mapping]] = ..., edge: _Optional[_Union[EdgeOrder, _Mapping]] = ..., read_meter: _Optional[_Union[ReadOrder, _Mapping]] = ...) -> None: ...
+    def __init__(self, plan_order: _Optional[_Union[PlanOrder, _Mapping]] = ..., start_meter: _Optional[int] = ..., launch: _Optional[_Union[LaunchOrder, _Mapping]] = ..., load: _Optional[_Union[LoadOrder, _Mapping]] = ..., stop_runner_s: _Optional[float] = ..., edge: _Optional[_Union[Nothing, _Mapping]] = ..., read_meter: _Optional[_Union[ReadOrder, _Mapping]] = ...) -> None: ...
 
 class PlanOrder(_message.Message):
     __slots__ = ("experiments_json",)
     EXPERIMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
     experiments_json: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, experiments_json: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class StartMeterOrder(_message.Message):
-    __slots__ = ("experiment",)
-    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
-    experiment: int
-    def __init__(self, experiment: _Optional[int] = ...) -> None: ...
 
 class LaunchOrder(_message.Message):
     __slots__ = ("experiment", "head_address")
@@ -95,16 +81,6 @@ class LoadOrder(_message.Message):
     timeout_s: float
     def __init__(self, request: _Optional[_Union[_runner_pb2.LoadRequest, _Mapping]] = ..., model_files: _Optional[_Mapping[str, str]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
-class StopOrder(_message.Message):
-    __slots__ = ("grace_s",)
-    GRACE_S_FIELD_NUMBER: _ClassVar[int]
-    grace_s: float
-    def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
-
-class EdgeOrder(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class ReadOrder(_message.Message):
     __slots__ = ("after_ns", "stop")
     AFTER_NS_FIELD_NUMBER: _ClassVar[int]
@@ -113,23 +89,26 @@ class ReadOrder(_message.Message):
     stop: bool
     def __init__(self, after_ns: _Optional[int] = ..., stop: bool = ...) -> None: ...
 
-class NodeEvent(_message.Message):
-    __slots__ = ("answers", "error", "planned", "done", "loaded", "edge", "timeline")
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+class NodeAnswer(_message.Message):
+    __slots__ = ("error", "plans_json", "environment_json", "edge", "timeline_files")
+    class TimelineFilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    PLANNED_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    LOADED_FIELD_NUMBER: _ClassVar[int]
+    PLANS_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     EDGE_FIELD_NUMBER: _ClassVar[int]
-    TIMELINE_FIELD_NUMBER: _ClassVar[int]
-    answers: int
+    TIMELINE_FILES_FIELD_NUMBER: _ClassVar[int]
     error: NodeError
-    planned: Planned
-    done: Done
-    loaded: NodeLoaded
+    plans_json: _containers.RepeatedScalarFieldContainer[str]
+    environment_json: str
     edge: EdgeSeen
-    timeline: NodeTimeline
-    def __init__(self, answers: _Optional[int] = ..., error: _Optional[_Union[NodeError, _Mapping]] = ..., planned: _Optional[_Union[Planned, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., loaded: _Optional[_Union[NodeLoaded, _Mapping]] = ..., edge: _Optional[_Union[EdgeSeen, _Mapping]] = ..., timeline: _Optional[_Union[NodeTimeline, _Mapping]] = ...) -> None: ...
+    timeline_files: _containers.ScalarMap[str, bytes]
+    def __init__(self, error: _Optional[_Union[NodeError, _Mapping]] = ..., plans_json: _Optional[_Iterable[str]] = ..., environment_json: _Optional[str] = ..., edge: _Optional[_Union[EdgeSeen, _Mapping]] = ..., timeline_files: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class NodeError(_message.Message):
     __slots__ = ("what", "remedy", "cause", "exit_code")
@@ -143,22 +122,6 @@ class NodeError(_message.Message):
     exit_code: int
     def __init__(self, what: _Optional[str] = ..., remedy: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
-class Planned(_message.Message):
-    __slots__ = ("plans_json",)
-    PLANS_JSON_FIELD_NUMBER: _ClassVar[int]
-    plans_json: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, plans_json: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Done(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class NodeLoaded(_message.Message):
-    __slots__ = ("environment_json",)
-    ENVIRONMENT_JSON_FIELD_NUMBER: _ClassVar[int]
-    environment_json: str
-    def __init__(self, environment_json: _Optional[str] = ...) -> None: ...
-
 class EdgeSeen(_message.Message):
     __slots__ = ("lease_fault", "cpu_others_share", "pids")
     LEASE_FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -168,16 +131,3 @@ class EdgeSeen(_message.Message):
     cpu_others_share: float
     pids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, lease_fault: _Optional[str] = ..., cpu_others_share: _Optional[float] = ..., pids: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class NodeTimeline(_message.Message):
-    __slots__ = ("files",)
-    class FilesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: bytes
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    files: _containers.ScalarMap[str, bytes]
-    def __init__(self, files: _Optional[_Mapping[str, bytes]] = ...) -> None: ...

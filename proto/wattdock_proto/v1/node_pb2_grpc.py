@@ -16,18 +16,18 @@ class NodeStub(object):
         """
         self.DescribeNode = channel.unary_unary(
                 '/wattdock_proto.v1.Node/DescribeNode',
-                request_serializer=wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeRequest.SerializeToString,
+                request_serializer=wattdock__proto_dot_v1_dot_node__pb2.Nothing.SerializeToString,
                 response_deserializer=wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeResponse.FromString,
                 )
         self.Exchange = channel.stream_stream(
                 '/wattdock_proto.v1.Node/Exchange',
-                request_serializer=wattdock__proto_dot_v1_dot_node__pb2.ClockQuestion.SerializeToString,
+                request_serializer=wattdock__proto_dot_v1_dot_node__pb2.Nothing.SerializeToString,
                 response_deserializer=wattdock__proto_dot_v1_dot_node__pb2.ClockAnswer.FromString,
                 )
-        self.Serve = channel.stream_stream(
-                '/wattdock_proto.v1.Node/Serve',
+        self.Do = channel.unary_unary(
+                '/wattdock_proto.v1.Node/Do',
                 request_serializer=wattdock__proto_dot_v1_dot_node__pb2.NodeOrder.SerializeToString,
-                response_deserializer=wattdock__proto_dot_v1_dot_node__pb2.NodeEvent.FromString,
+                response_deserializer=wattdock__proto_dot_v1_dot_node__pb2.NodeAnswer.FromString,
                 )
 
 
@@ -42,14 +42,15 @@ class NodeServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Exchange(self, request_iterator, context):
-        """Answers each question with the node's instants of its arrival and of the answer.
+        """Serves a head: answers each question with the node's instants of its arrival and of the answer; the end of the call
+        ends everything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Serve(self, request_iterator, context):
-        """Does what a head orders, one order after the other; the end of the call ends everything.
+    def Do(self, request, context):
+        """Does what the head orders, one order after the other; a call that is cancelled ends what is done for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -60,18 +61,18 @@ def add_NodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'DescribeNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeNode,
-                    request_deserializer=wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeRequest.FromString,
+                    request_deserializer=wattdock__proto_dot_v1_dot_node__pb2.Nothing.FromString,
                     response_serializer=wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeResponse.SerializeToString,
             ),
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
-                    request_deserializer=wattdock__proto_dot_v1_dot_node__pb2.ClockQuestion.FromString,
+                    request_deserializer=wattdock__proto_dot_v1_dot_node__pb2.Nothing.FromString,
                     response_serializer=wattdock__proto_dot_v1_dot_node__pb2.ClockAnswer.SerializeToString,
             ),
-            'Serve': grpc.stream_stream_rpc_method_handler(
-                    servicer.Serve,
+            'Do': grpc.unary_unary_rpc_method_handler(
+                    servicer.Do,
                     request_deserializer=wattdock__proto_dot_v1_dot_node__pb2.NodeOrder.FromString,
-                    response_serializer=wattdock__proto_dot_v1_dot_node__pb2.NodeEvent.SerializeToString,
+                    response_serializer=wattdock__proto_dot_v1_dot_node__pb2.NodeAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -95,7 +96,7 @@ class Node(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Node/DescribeNode',
-            wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeRequest.SerializeToString,
+            wattdock__proto_dot_v1_dot_node__pb2.Nothing.SerializeToString,
             wattdock__proto_dot_v1_dot_node__pb2.DescribeNodeResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
@@ -112,13 +113,13 @@ class Node(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.stream_stream(request_iterator, target, '/wattdock_proto.v1.Node/Exchange',
-            wattdock__proto_dot_v1_dot_node__pb2.ClockQuestion.SerializeToString,
+            wattdock__proto_dot_v1_dot_node__pb2.Nothing.SerializeToString,
             wattdock__proto_dot_v1_dot_node__pb2.ClockAnswer.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def Serve(request_iterator,
+    def Do(request,
             target,
             options=(),
             channel_credentials=None,
@@ -128,8 +129,8 @@ class Node(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(request_iterator, target, '/wattdock_proto.v1.Node/Serve',
+        return grpc.experimental.unary_unary(request, target, '/wattdock_proto.v1.Node/Do',
             wattdock__proto_dot_v1_dot_node__pb2.NodeOrder.SerializeToString,
-            wattdock__proto_dot_v1_dot_node__pb2.NodeEvent.FromString,
+            wattdock__proto_dot_v1_dot_node__pb2.NodeAnswer.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

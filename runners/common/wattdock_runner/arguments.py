@@ -53,21 +53,6 @@ def _unknown_argument(name: str, valid: Sequence[str], engine: str) -> InvalidRe
     return InvalidRequest(f"{engine} has no argument {name!r}; {hint}")
 
 
-def parse_engine_args(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`; an empty text holds no arguments.
-
-    Raises:
-        InvalidRequest: The text is no JSON object.
-    """
-    try:
-        parsed = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"engine arguments are not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise InvalidRequest(f"engine arguments must be a JSON object, not {type(parsed).__name__}")
-    return parsed
-
-
 def check_engine_args(engine_args: Mapping[str, object], declared: Mapping[str, Argument], engine: str) -> None:
     """Accept engine arguments only if every name is declared and every value has one of the declared types.
 

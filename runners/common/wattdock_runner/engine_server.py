@@ -6,6 +6,7 @@ Must not know: requests of a pass, their answers.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -18,20 +19,24 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattdock_proto.asking import fetch
+from wattdock_proto.asking import TELL_S, fetch
 from wattdock_runner.errors import InvalidRequest, OutOfMemory, RunnerFault, WorkerDied, lacks_memory
 from wattdock_runner.process import Processes, descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from wattdock_runner.values import Report
+
 T = TypeVar("T")
 
 # How often a starting server is asked, how long a server and then its processes have to end; END_S and GRACE_S together
 # are less than the coordinator gives a runner to end.
 READY_POLL_S, END_S, GRACE_S = 0.2, 3.0, 1.0
+# How long a server that has failed may take to end by itself: SGLang looks for its processes each second.
+FAILED_S = 5.0
 # Lines of a server's output that are kept, what every error of Python's has in its line, and lines of it in a message.
-LAST_LINES, ERROR, ERROR_LINES = 50, "Error: ", 3
+LAST_LINES, ERROR, ERROR_LINES = 200, "Error: ", 3
 # The first and the last port that the kernel gives to connections of any program. Source: ip(7).
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # The lowest port of a server, above those of well-known services, and how many ports are tried.
@@ -94,11 +99,7 @@ class HttpServer:
         """Forget what it said before this pass, which explains no failure of it."""
 
     def fault(self, doing: str, dying_s: float) -> RunnerFault | None:
-        """Return what became of it, if that explains a failure.
-
-        Args:
-            dying_s: How long after its connections it may end.
-        """
+        """Return what became of it, if that explains a failure; it may end up to `dying_s` after its connections."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -140,22 +141,43 @@ class Server(HttpServer):
                 self.last_lines.append(line.rstrip())
                 os.write(2, line.encode(errors="replace"))
 
-    def until(self, look: Callable[[], T | None]) -> T:
+    def until(
+        self, look: Callable[[], T | None], say: Report = lambda _: None, *, failure: str = "", workers: bytes = b""
+    ) -> T:
         """Return what `look` finds, once it finds something and the server answers it.
 
+        Args:
+            say: Receives a line about a wait that lasts.
+            failure: Words of its log by which its engine has failed.
+            workers: Words in the commands of its own children without which it cannot serve.
+
         Raises:
-            OutOfMemory, WorkerDied, InvalidRequest: The server ended before, for lack of memory, by a signal without an
-            error of its own, or by itself; holds what it said last.
+            OutOfMemory, WorkerDied, InvalidRequest: The server ended before, or hangs after its engine has failed: for
+            lack of memory, by a signal or a lost process without an error of its own, or by itself; holds what it said
+            last.
         """
+        began_s = told_s = time.monotonic()
+        seen, failed_s = set[int](), math.inf
         # Once it has ended, another program may have its port.
-        while self.process.poll() is None:
-            with suppress(OSError):
+        while self.process.poll() is None and (now_s := time.monotonic()) < failed_s + FAILED_S:
+            why = "it has not told its settings"
+            try:
                 if (found := look()) is not None:
                     return found
+            except OSError as error:
+                why = f"it does not answer ({getattr(error, 'reason', error)})"
+            if now_s - told_s > TELL_S:
+                told_s = now_s
+                say(f"waiting for the engine's server for {now_s - began_s:.0f} s: {why}")
+            # A grandchild may be a fork of a worker, with its command until it has its own.
+            live = {*descendants(self.process.pid, workers, children_only=True)} if workers else set()
+            if seen - live or (failure and any(failure in line for line in self.last_lines.copy())):
+                failed_s = min(failed_s, now_s)
+            seen |= live
             time.sleep(READY_POLL_S)
         # Waits for its last words, which may name a lack of memory.
-        said = f"the engine's server did not start: {self.ending()}"
-        is_killed = self.process.returncode < 0 and not any(ERROR in line for line in self.last_lines.copy())
+        said, code = f"the engine's server did not start: {self.ending()}", self.process.poll()
+        is_killed = (code is None or code < 0) and not any(ERROR in line for line in self.last_lines.copy())
         raise self.memory_error() or (WorkerDied(said) if is_killed else InvalidRequest(said))
 
     def json_line(self) -> dict[str, Any] | None:
@@ -183,14 +205,16 @@ class Server(HttpServer):
         return None if line is None else OutOfMemory(f"the engine's server: {line}")
 
     def ending(self) -> str:
-        """Return how it ended, and the last error that it printed or else its last line, in one line."""
+        """Return whether and how it ended, and the last error that it printed or else its last line, in one line."""
         # Its last words may still be on their way.
         time.sleep(0.1)
         words = [line for line in self.last_lines.copy() if line.strip()] or ["nothing"]
         # An error may take several lines.
         first = max((i for i, line in enumerate(words) if ERROR in line), default=len(words) - 1)
         last = " ".join(line.strip() for line in words[first : first + ERROR_LINES])
-        return f"it ended with code {self.process.poll()}, and said last: {last}"
+        code = self.process.poll()
+        state = "it hangs without its engine" if code is None else f"it ended with code {code}"
+        return f"{state}, and said last: {last}"
 
     def end(self) -> None:
         """Stop it, at once if it does not end in time, and whatever it started and left."""

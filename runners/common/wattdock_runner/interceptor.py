@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from wattdock_runner import errors
 from wattdock_runner.clock import NS_PER_S, now_ns
-from wattdock_runner.errors import (
-    HOST_MEMORY,
-    ExchangeFailed,
-    InvalidRequest,
-    OutOfMemory,
-    PassCancelled,
-    Unsupported,
-    WorkerDied,
-    WrongState,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,14 +21,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CODES = {
-    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    WrongState: grpc.StatusCode.FAILED_PRECONDITION,
-    Unsupported: grpc.StatusCode.UNIMPLEMENTED,
-    OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.WrongState: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    WorkerDied: grpc.StatusCode.ABORTED,
-    ExchangeFailed: grpc.StatusCode.ABORTED,
-    PassCancelled: grpc.StatusCode.CANCELLED,
+    errors.WorkerDied: grpc.StatusCode.ABORTED,
+    errors.ExchangeFailed: grpc.StatusCode.ABORTED,
+    errors.PassCancelled: grpc.StatusCode.CANCELLED,
 }
 # Trailing metadata that holds the failure's cause.
 CAUSE_KEY = "wattdock-cause"
@@ -83,7 +74,7 @@ def _mapped(method: str, context: Any) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - any exception becomes a status
         code, detail = _status(error)
         outcome = f"{code.name}: {detail}"
-        cause = HOST_MEMORY if isinstance(error, MemoryError) else getattr(error, "cause", None)
+        cause = errors.HOST_MEMORY if isinstance(error, MemoryError) else getattr(error, "cause", None)
         context.set_trailing_metadata(((CAUSE_KEY, cause),) if cause else ())
         context.abort(code, detail)
     finally:

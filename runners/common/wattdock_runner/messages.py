@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattdock_proto import PROTOCOL_VERSION
 from wattdock_proto.v1 import runner_pb2 as pb
-from wattdock_runner.arguments import check_engine_args, parse_engine_args, takeable
+from wattdock_runner import values
+from wattdock_runner.arguments import check_engine_args, takeable
 from wattdock_runner.errors import InvalidRequest
 from wattdock_runner.process import package_version, package_versions
 from wattdock_runner.recorder import Step
-from wattdock_runner.values import (
-    REPLICAS,
-    Arrival,
-    Chat,
-    LoadOrder,
-    NodePlace,
-    Prompt,
-    RandomWeights,
-    Sampling,
-    Workload,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +25,6 @@ if TYPE_CHECKING:
     from wattdock_runner.backend import Backend
     from wattdock_runner.clock import Span
     from wattdock_runner.recorder import PassRecorder
-    from wattdock_runner.values import LoadedModel
 
     M = TypeVar("M", bound=Message)
 
@@ -43,7 +32,9 @@ CHUNK_BYTES = 1 << 20
 # One point of a packed series takes at most 9 bytes for an instant, and 6 for any count below 2**42.
 SERIES_POINTS_PER_CHUNK = CHUNK_BYTES // 16
 STEPS_PER_CHUNK = CHUNK_BYTES // 42
-_ARRIVAL_NUMBERS: dict[Arrival, Any] = {arrival: pb.Arrival.Value(f"ARRIVAL_{arrival.name}") for arrival in Arrival}
+_ARRIVALS: dict[Any, values.Arrival] = {
+    pb.Arrival.Value(f"ARRIVAL_{arrival.name}"): arrival for arrival in values.Arrival
+}
 # Fields that have the same name in runner.proto and in a plain value.
 _WORKLOAD_FIELDS = ("max_output_tokens", "ignore_eos", "seed", "chat_template", "return_text", "return_token_ids")
 _REQUEST_FIELDS: set[str] = {*pb.RequestRecord.DESCRIPTOR.fields_by_name} - {"output_ids", "token_gaps_ns"}
@@ -58,7 +49,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 def load_order_from(
     request: pb.LoadRequest, declared: Mapping[str, Argument], engine: str, *, needs_folder: bool = True
-) -> LoadOrder:
+) -> values.LoadOrder:
     """Return what a backend must load.
 
     Args:
@@ -80,41 +71,41 @@ def load_order_from(
         raise InvalidRequest(f"the weights in {pickled[0]} would run code when they are read; give *.safetensors")
     if request.dtype and request.dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {request.dtype!r}; valid: {', '.join(DTYPES)}")
-    engine_args: dict[str, Any] = parse_engine_args(request.engine_args_json)
+    engine_args: dict[str, Any] = json.loads(request.engine_args_json or "{}")
     check_engine_args(engine_args, declared, engine)
     place: pb.NodePlace | None = _optional(request, "place")
-    return LoadOrder(
+    return values.LoadOrder(
         model_path=path,
         dtype=request.dtype or "auto",
-        replicas=engine_args.pop(REPLICAS, 1),
+        replicas=engine_args.pop(values.REPLICAS, 1),
         engine_args=engine_args,
-        random_weights=None if weights is None else RandomWeights(weights.low, weights.high, weights.seed),
+        random_weights=None if weights is None else values.RandomWeights(weights.low, weights.high, weights.seed),
         trust_remote_code=request.trust_remote_code,
         gpu_uuids=tuple(request.gpu_uuids),
         gguf=gguf,
-        place=None if place is None else NodePlace(place.nodes, place.rank, place.head_address, place.head_port),
+        place=None if place is None else values.NodePlace(place.nodes, place.rank, place.head_address, place.head_port),
     )
 
 
-def workload_from(message: pb.Workload) -> Workload:
+def workload_from(message: pb.Workload) -> values.Workload:
     """Return the workload; the coordinator has checked its figures.
 
     Raises:
         InvalidRequest: The kind of arrival is unknown, or a stop string is empty.
     """
-    by_number = {int(value): arrival for arrival, value in _ARRIVAL_NUMBERS.items()}
-    valid = ", ".join(arrival.value for arrival in Arrival)
-    _require(message.arrival in by_number, f"arrival {message.arrival} is unknown; valid: {valid}")
-    arrival = by_number[message.arrival]
+    valid = ", ".join(arrival.value for arrival in values.Arrival)
+    _require(message.arrival in _ARRIVALS, f"arrival {message.arrival} is unknown; valid: {valid}")
+    arrival = _ARRIVALS[message.arrival]
     _require(all(message.stop), "a stop string is empty, and would end every answer at once; leave it out")
     sampling = message.sampling
-    return Workload(
+    top_p = sampling.top_p if sampling.HasField("top_p") else 1.0
+    return values.Workload(
         arrival=arrival,
-        in_flight=1 if arrival is Arrival.SINGLE else message.in_flight,
+        in_flight=1 if arrival is values.Arrival.SINGLE else message.in_flight,
         arrival_ns=tuple(message.arrival_ns),
         min_duration_s=_optional(message, "min_duration_s"),
         min_requests=_optional(message, "min_requests"),
-        sampling=Sampling(sampling.temperature, sampling.top_p if sampling.HasField("top_p") else 1.0, sampling.top_k),
+        sampling=values.Sampling(sampling.temperature, top_p, sampling.top_k),
         settle_s=max(0.0, message.settle_s),
         first_output_tokens=tuple(message.first_output_tokens),
         chat_template_kwargs=json.loads(message.chat_template_kwargs_json or "{}"),
@@ -134,7 +125,7 @@ def _require(condition: bool, message: str) -> None:
         raise InvalidRequest(message)
 
 
-def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Prompt]]:
+def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[values.Workload, list[values.Prompt]]:
     """Read a whole pass, workload first, until as many prompts have come as it announces.
 
     Raises:
@@ -146,7 +137,7 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
     workload = workload_from(first.workload)
     announced = first.workload.prompts
     _require(announced > 0, "a pass needs at least one prompt")
-    prompts: list[Prompt] = []
+    prompts: list[values.Prompt] = []
     while len(prompts) < announced and (request := next(stream, None)):
         _require(request.WhichOneof("part") == "prompts", "a pass holds one workload, then prompts only")
         prompts.extend(_prompt_from(prompt, i) for i, prompt in enumerate(request.prompts.prompts, len(prompts)))
@@ -154,24 +145,24 @@ def pass_from(requests: Iterable[pb.GenerateRequest]) -> tuple[Workload, list[Pr
     return workload, prompts
 
 
-def _prompt_from(message: pb.Prompt, position: int) -> Prompt:
+def _prompt_from(message: pb.Prompt, position: int) -> values.Prompt:
     kind = message.WhichOneof("content")
     limit = _optional(message, "max_output_tokens")
     if kind == "text":
-        return Prompt(message.text, limit)
+        return values.Prompt(message.text, limit)
     if kind == "messages_json":
         text, name = message.messages_json, f"messages_json of prompt {position}"
         try:
-            chat = Chat(tuple((item["role"], item["content"]) for item in json.loads(text)))
+            chat = values.Chat(tuple((item["role"], item["content"]) for item in json.loads(text)))
         except (ValueError, TypeError, LookupError) as error:
             raise InvalidRequest(f"{name} is no JSON list of messages ({error!r})") from error
         texts = all(isinstance(part, str) for item in chat.messages for part in item)
         _require(chat.messages != () and texts, f"{name} must hold messages, each a role and a text: {text[:80]}")
-        return Prompt(chat, limit)
+        return values.Prompt(chat, limit)
     ids = array("I")
     _require(len(message.token_ids) % ids.itemsize == 0, f"token ids of prompt {position} are no whole uint32s")
     ids.frombytes(message.token_ids)
-    return Prompt(ids, limit)
+    return values.Prompt(ids, limit)
 
 
 def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeResponse:
@@ -183,14 +174,14 @@ def describe_message(backend: Backend, clock: pb.ClockReading) -> pb.DescribeRes
         framework_version=package_version(backend.framework_package),
         package_versions=package_versions(backend.packages),
         python_version=platform.python_version(),
-        arrivals=[_ARRIVAL_NUMBERS[arrival] for arrival in backend.arrivals],
+        arrivals=[number for number, arrival in _ARRIVALS.items() if arrival in backend.arrivals],
         engine_arguments=takeable(backend.engine_arguments or {}),
         clock=clock,
         supported_versions=backend.supported_versions,
     )
 
 
-def loaded_message(backend: Backend, loaded: LoadedModel, span: Span) -> pb.Loaded:
+def loaded_message(backend: Backend, loaded: values.LoadedModel, span: Span) -> pb.Loaded:
     """Return the last event of a load."""
     runner_environment = pb.RunnerEnvironment(
         framework=loaded.framework or backend.framework,

@@ -39,7 +39,7 @@ def die_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
-def descendants(pid: int, words: bytes = b"") -> list[int]:
+def descendants(pid: int, words: bytes = b"", *, children_only: bool = False) -> list[int]:
     """Return all processes below `pid` whose commands hold `words`."""
     pids: list[int] = []
     ended = suppress(FileNotFoundError, ProcessLookupError)
@@ -49,7 +49,7 @@ def descendants(pid: int, words: bytes = b"") -> list[int]:
                 with ended:
                     if words in Path(f"/proc/{child}/cmdline").read_bytes():
                         pids.append(child)
-                pids += descendants(child, words)
+                pids += [] if children_only else descendants(child, words)
     return pids
 
 

@@ -104,6 +104,18 @@ def test_an_argument_that_cannot_be_had_is_refused(
     assert list(descendants(bare.process.pid)) == []
 
 
+def test_a_scheduler_that_is_gone_while_others_wait_for_it_ends_the_load(
+    bare: Runner, folder: Path, fault: Path
+) -> None:
+    """The server's process lives, and its port never opens."""
+    fault.write_text("waits for a rank")
+    order = {"random_weights": SMALL_UNIFORM, "gpu_uuids": GPUS}
+    status, detail = bare.refused_load(folder, **order)
+    fault.unlink()
+    assert (status, "it hangs without its engine" in detail) == ("ABORTED", True), detail
+    assert list(descendants(bare.process.pid)) == []
+
+
 @pytest.mark.parametrize(
     ("what", "code", "named"),
     [

@@ -33,6 +33,7 @@ from runners.checkpoints import run
 from seams.launch import descendants
 
 from wattdock.errors import Cause
+from wattdock_proto import asking
 from wattdock_proto.v1 import runner_pb2 as pb
 
 if TYPE_CHECKING:
@@ -188,6 +189,18 @@ def test_a_server_that_never_has_its_model_ends_the_load_in_one_line(behaviour: 
     assert (code, "\n" in detail) == ("FAILED_PRECONDITION", False)
     assert f"{url} answers /health with 503" in detail
     assert "it loads its model, or hangs, for 0.1 s; see its log" in detail
+
+
+def test_a_server_that_hangs_as_one_that_loads_is_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SGLang whose scheduler hangs says what one that loads says."""
+    monkeypatch.setattr(asking, "TELL_S", 1.0)
+    told: list[str] = []
+    with behaving("sglang-hung") as (url, _), pytest.raises(asking.Unanswered):
+        asking.wait_loaded(url, within_s=1.5, say=told.append)
+    assert told == [
+        f"{url} is loading its model",
+        f"{url} answers /health with 503; it loads its model, or hangs, for 1 s",
+    ]
 
 
 @pytest.mark.parametrize("behaviour", ["vllm-dead", "tgi-dead"])

@@ -10,9 +10,9 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
-from wattdock.config.lengths import Positive
+from wattdock.config.lengths import Positive, Settings
 from wattdock_proto.context import model_context
 
 if TYPE_CHECKING:
@@ -111,14 +111,12 @@ class EngineMemory:
 SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_size", "pp_size", "tp_plan", "device_map")
 
 
-class BackendSection(BaseModel):
+class BackendSection(Settings):
     """Engine arguments of one backend.
 
     Names that the section does not declare are passed through: the runner holds them against its engine and refuses
     an unknown one with the nearest valid name.
     """
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
     # The kinds of arrival that the backend's runner offers; None where only the runner knows them.
     arrivals: ClassVar[tuple[str, ...] | None] = None
@@ -132,7 +130,7 @@ class BackendSection(BaseModel):
     # The setting that bounds the positions of a request; "" where the engine has none.
     context_setting: ClassVar[str] = ""
 
-    dtype: str = "auto"
+    dtype: Dtype = "auto"
 
     def gpus_needed(self) -> int:
         """Return how many GPUs this section's parallelism takes, the fewest where `gpus` is to decide."""
@@ -219,14 +217,9 @@ class ReplicableSection(BackendSection):
             one queue; `batch_size` is shared out among them.
     """
 
-    data_parallel_size: Positive = 1
+    WITHDRAWN: ClassVar = {"data_parallel_scaling": "strong"}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _shares_work_out(cls, settings: Any) -> Any:
-        """Leave out what published studies say of replicas, the only way there is."""
-        shared = isinstance(settings, dict) and settings.get("data_parallel_scaling") == "strong"
-        return {name: settings[name] for name in settings if name != "data_parallel_scaling"} if shared else settings
+    data_parallel_size: Positive = 1
 
     @model_validator(mode="after")
     def _one_way_to_split(self) -> Self:

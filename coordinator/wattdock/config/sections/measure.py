@@ -29,7 +29,7 @@ class WorkUnit(StrictSettings):
     Attributes:
         unit: The plural of what the script counts, as it calls it in `work(samples=64)`; "steps" are `step()` or the
             lines that `step_regex` finds; "runs" is the command itself.
-        count: How many a run does, where the script does not say.
+        count: How many a run does, with `within` in the spans that count, where the script does not say.
         within: Name of the spans that count: from the begin of the first one to the end of the last; None is the whole
             run.
     """
@@ -84,7 +84,8 @@ class Section(BackendSection):
         if self.work.count and self.work.unit == RUNS:
             raise ValueError("work.count is of a unit: set work.unit (--unit), such as samples")
         if self.step_regex is not None and self.work.unit != "steps":
-            raise ValueError(f"step_regex counts steps, and work.unit is {self.work.unit}; set work.unit: steps")
+            what = f"step_regex counts steps, and work.unit is {self.work.unit}"
+            raise ValueError(f"{what}; set work.unit: steps (--unit steps)")
         if self.step_regex is not None and self.work.within is not None:
             # A line is seen up to half a second after it was printed.
             raise ValueError("step_regex is too late for work.within (--within): mark steps by step() in the script")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, Split
+from wattdock.config.sections import EngineMemory, ReplicableSection, Split
 
 
 class Section(ReplicableSection):
@@ -23,7 +23,6 @@ class Section(ReplicableSection):
 
     arrivals: ClassVar = ("batch", "single")
 
-    dtype: Dtype = "auto"
     device_map: Literal["auto"] | None = None
     tp_plan: Literal["auto"] | None = None
     tp_size: Positive | None = None

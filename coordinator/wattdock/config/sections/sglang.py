@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from wattdock.config.lengths import Positive
-from wattdock.config.sections import Dtype, ReplicableSection, TensorPipelineSection
+from wattdock.config.sections import ReplicableSection, TensorPipelineSection
 
 
 class Section(TensorPipelineSection, ReplicableSection):
@@ -23,7 +23,6 @@ class Section(TensorPipelineSection, ReplicableSection):
     context_setting: ClassVar = "context_length"
     prefix_cache: ClassVar = "disable_radix_cache: false"
 
-    dtype: Dtype = "auto"
     tp_size: Positive = 1
     pp_size: Positive = 1
     disable_radix_cache: bool = True

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
-from wattdock.config.lengths import Positive
-from wattdock.config.sections import Dtype, EngineMemory, TensorPipelineSection
+from wattdock.config.lengths import Positive, Settings
+from wattdock.config.sections import EngineMemory, TensorPipelineSection
 
 # TensorRT-LLM's own default of max_num_tokens.
 STEP_TOKENS = 8192
 RENAMED = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}
 
 
-class KvCacheSettings(BaseModel):
+class KvCacheSettings(Settings):
     """`tensorrt: {kv_cache_config: …}`; any other setting of TensorRT-LLM's KvCacheConfig may stand here too.
 
     Attributes:
         enable_block_reuse: Off unless set; where on, cached prompt tokens are counted per request.
         dtype: "auto" is the checkpoint's own, else for instance "fp8".
     """
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     enable_block_reuse: bool = False
     dtype: str | None = None
@@ -45,7 +43,6 @@ class Section(TensorPipelineSection):
     context_setting: ClassVar = "max_seq_len"
     prefix_cache: ClassVar = "kv_cache_config: {enable_block_reuse: true}"
 
-    dtype: Dtype = "auto"
     tp_size: Positive = 1
     pp_size: Positive = 1
     max_batch_size: Positive | None = None

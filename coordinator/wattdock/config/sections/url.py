@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
@@ -47,6 +48,8 @@ class Section(BackendSection):
     def _nothing_else(self) -> Self:
         if self.passed_through:
             raise ValueError(f"{self.passed_through[0]} is the server's own setting, and it runs already; leave it out")
+        if self.environment is not None and not re.fullmatch(r"[^\s@]+@sha256:[0-9a-f]{64}", self.environment):
+            raise ValueError(f"environment: {self.environment} is nothing that others can get; write IMAGE@sha256:…")
         return self
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattdock.config.lengths import Positive, StrictSettings
-from wattdock.config.sections import Dtype, EngineMemory, ReplicableSection, TensorPipelineSection
+from wattdock.config.lengths import Positive, Settings
+from wattdock.config.sections import EngineMemory, ReplicableSection, TensorPipelineSection
 from wattdock.errors import ConfigError
 from wattdock_proto.context import model_context
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 # Source: CacheConfig.gpu_memory_utilization, EngineArgs.get_batch_defaults.
 SHARE, STEP_TOKENS, SEQUENCES = 0.92, 16384, 1024
 
-
 # Methods that draft without a model; vLLM takes the first one's name in a model's place, too.
 # Source: `SpeculativeConfig.__post_init__` of vLLM 0.32.
 WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
 
-class SpeculativeSettings(StrictSettings):
+class SpeculativeSettings(Settings):
     """Speculative decoding; any other key of vLLM's own `speculative_config` may stand here too.
 
     Attributes:
@@ -33,8 +32,6 @@ class SpeculativeSettings(StrictSettings):
         revision: Branch, tag or commit of a draft model on a hub.
         num_speculative_tokens: Tokens drafted for a request in a step.
     """
-
-    model_config = ConfigDict(extra="allow")
 
     method: str | None = None
     model: str | None = None
@@ -78,7 +75,6 @@ class Section(TensorPipelineSection, ReplicableSection):
     spans_nodes: ClassVar = True
     size_names: ClassVar = ("tensor_parallel_size", "pipeline_parallel_size")
 
-    dtype: Dtype = "auto"
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -37,11 +37,7 @@ VIEWS = {
 
 
 def show(value: Any, *, as_json: bool = False, **options: Any) -> None:
-    """Print an object of a class in `VIEWS`, or a list of such objects; of an empty list only JSON is printed.
-
-    Args:
-        options: Further arguments of the object's view.
-    """
+    """Print an object of a class in `VIEWS`, or a list; of an empty one only JSON. `options` are its view's."""
     if as_json:
         print_json(to_plain(value), default=str)
         return

@@ -27,27 +27,9 @@ def comparison_view(compared: Comparison) -> View:
     """Yield the pairs, what else differs, results without a partner, and the verdict on a regression."""
     if all(pair.a == pair.b for pair in compared.pairs):
         yield "A and B are the same results"
-    for quantity in (statistics.ENERGY, statistics.SPEED):
-        rows = []
-        for pair in compared.pairs:
-            test = pair.tests[quantity]
-            verdict = {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs]
-            interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
-            figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
-            restarts = f"{test.restarts[0]}, {test.restarts[1]}"
-            method = test.method or NOTHING
-            rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, method, restarts))
-        if any(pair.tests[quantity].relative is not None for pair in compared.pairs):
-            yield Listing(PAIR_COLUMNS, rows, quantity_text(quantity, compared.unit))
-            yield ""
-    if all(pair.tests[statistics.ENERGY].relative is None for pair in compared.pairs):
-        yield f"joules: {compared.pairs[0].tests[statistics.ENERGY].reason}"
-    yield compared.method
-    if compared.untested:
-        yield compared.untested
-    yield from compared.over_boards
-    yield from (f"disturbed by others: {line}" for line in compared.disturbed)
-    yield from _differences_view(compared)
+    yield from (f"{pair.label}: {pair.unmeasured}" for pair in compared.pairs if pair.unmeasured)
+    if compared.measured:
+        yield from _measured_view(compared)
     for side, names in (("A", compared.only_in_a), ("B", compared.only_in_b)):
         yield from (f"only in {side}: {name}" for name in names)
     if compared.older_left_out:
@@ -59,19 +41,41 @@ def comparison_view(compared: Comparison) -> View:
         yield from (f"  {line}" for line in compared.regression.lines)
 
 
-def _differences_view(compared: Comparison) -> View:
-    """Yield what else was recorded and differs, except for engine arguments and packages that only one side has."""
+def _measured_view(compared: Comparison) -> View:
+    """Yield the pairs with a pass on both sides, and what else differs in these."""
+    pairs = compared.measured
+    for quantity in (statistics.ENERGY, statistics.SPEED):
+        rows = []
+        for pair in pairs:
+            test = pair.tests[quantity]
+            verdict = {True: "differs", False: "not shown to differ", None: test.reason or ""}[test.differs]
+            interval = format(test.difference.interval, "+.2%") if test.difference else NOTHING
+            figures = (number(test.a), number(test.b), number(test.p_holm, ".3g"))
+            restarts = f"{test.restarts[0]}, {test.restarts[1]}"
+            method = test.method or NOTHING
+            rows.append((pair.label, verdict, number(test.relative, "+.2%"), interval, *figures, method, restarts))
+        if any(pair.tests[quantity].relative is not None for pair in pairs):
+            yield Listing(PAIR_COLUMNS, rows, quantity_text(quantity, compared.unit))
+            yield ""
+    if all(pair.tests[statistics.ENERGY].relative is None for pair in pairs):
+        yield f"joules: {pairs[0].tests[statistics.ENERGY].reason}"
+    yield compared.method
+    if compared.untested:
+        yield compared.untested
+    yield from compared.over_boards
+    yield from (f"disturbed by others: {line}" for line in compared.disturbed)
+    # Except for engine arguments and packages that only one side has.
     if not compared.differs_in:
         yield "nothing else that was recorded differs"
         return
-    rows = [
-        (each.name, *excerpts_at_difference((each.a, each.b)), f"{each.pairs} of {len(compared.pairs)}")
+    others = [
+        (each.name, *excerpts_at_difference((each.a, each.b)), f"{each.pairs} of {len(pairs)}")
         for each in compared.differs_in
         if conditions.ABSENT not in (each.a, each.b)
         or not each.name.startswith((conditions.ENGINE, conditions.PACKAGE))
     ][:MOST_DIFFERENCES]
-    yield Listing(("", "A", "B", "pairs"), rows, "What else differs")
-    if more := len(compared.differs_in) - len(rows):
+    yield Listing(("", "A", "B", "pairs"), others, "What else differs")
+    if more := len(compared.differs_in) - len(others):
         yield f"and {more} more, most of them engine arguments and packages; --json has them all"
 
 
@@ -83,7 +87,7 @@ def scaling_view(scaling: Scaling) -> View:
             (
                 *(point.kind, marked(point.split, point.disturbed), str(point.gpus)),
                 str(point.restarts),
-                *(figure_text(point.j_per_token, ".4g"), figure_text(point.energy_ratio, ".3f")),
+                *(figure_text(point.j_per_token), figure_text(point.energy_ratio, ".3f")),
                 figure_text(point.tokens_per_s, ",.0f" if is_engine else ",.4g"),
                 *(figure_text(ratio, ".3f") for ratio in (point.speed_up, point.efficiency)),
                 *((seconds_text(point.ttft_p50_s), seconds_text(point.tpot_p50_s)) if is_engine else ()),

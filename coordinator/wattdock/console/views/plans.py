@@ -8,7 +8,7 @@ from wattdock.console.views.terminal import Listing
 from wattdock.errors import WattdockError
 from wattdock.inputs import PromptSet
 from wattdock.reports.cells import NOTHING
-from wattdock.text import pluralize
+from wattdock.text import pluralize, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,8 +99,8 @@ def estimate_view(estimate: Estimate) -> View:
     model, requests = sized.model, sized.requests
     if not figures.verified:
         yield f"not verified: not all figures of {figures.name} were found in a source that was read"
-    heads = f"{model.heads} heads, {model.kv_heads} key/value heads"
-    yield f"{figures.name}: {model.parameters / 1e9:,.1f} billion parameters, {len(model.layers)} layers, {heads}"
+    layers = f"{len(model.layers)} layers, {model.heads} heads, {model.kv_heads} key/value heads"
+    yield f"{figures.name}: {significant(model.parameters / 1e9)} billion parameters, {layers}"
     quantised = f"{sized.dtype}, quantised by {sized.quantization}" if sized.quantization else sized.dtype
     yield f"weights {sized.weights_bytes / GB:,.1f} GB ({quantised})"
     kv_gb, context = sized.kv_bytes(requests.context_tokens) / GB, f"{requests.context_tokens:,}"
@@ -126,16 +126,11 @@ def _cells(estimate: Estimate, gpu: str) -> tuple[str, ...]:
     memory = estimate.gpus[gpu]
     fewest = [
         NOTHING if fitting is None else f"{fitting.split.gpus}{'' if fitting.verdict == 'fits' else ' ?'}"
-        for fitting in estimate.model.fewest_gpus(memory.memory_bytes).values()
+        for fitting in estimate.fewest[gpu].values()
     ]
     parts = (memory.weights, memory.kv_cache, memory.activations, memory.overhead)
     return (
-        *(
-            gpu.removeprefix("NVIDIA "),
-            f"{memory.memory_bytes / GB:.1f} GB",
-            memory.verdict,
-            f"{memory.total / GB:.2f}",
-        ),
-        *(*fewest, memory.split.label),
+        *(gpu.removeprefix("NVIDIA "), f"{memory.memory_bytes / GB:.1f} GB", memory.verdict),
+        *(f"{memory.total / GB:.2f}", *fewest, memory.split.label),
         *(f"{part / GB:.2f}" for part in parts),
     )

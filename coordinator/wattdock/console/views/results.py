@@ -14,9 +14,9 @@ from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import STATUSES, boards_text, cut_text, no_joules_text, power_profile_text, quantity_text
+from wattdock.reports.wording import STATUSES, cut_text, no_joules_text, power_profile_text, quantity_text
 from wattdock.store import COLUMNS, TABLES
-from wattdock.text import amount, listed, pluralize, singular
+from wattdock.text import amount, listed, pluralize, significant, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
         checks: Whether each result's audit is shown instead: why it may not be published, then every check, the worst
             first.
         errors: Whether failures are shown; False where the caller prints them elsewhere.
-        more: The command that shows the checks, if not one with the first result's folder.
+        more: The command that shows the checks, if not one with the results' folders.
     """
     if checks:
         for result in stored:
@@ -50,14 +50,14 @@ def results_view(stored: Sequence[StoredResult], *, checks: bool = False, errors
             if (audit := result.result.audit) is None:
                 yield "no audit: nothing was measured"
                 continue
-            yield audit.summary
+            yield result.verdict
             yield from (f"{place}. {reason}" for place, reason in enumerate(audit.reasons, 1))
             for check in sorted(audit.checks, key=lambda check: STATUSES.index(check.status)):
                 yield from check_view(check)
     elif len(stored) == 1:
         shown = stored[0].result
         if shown.audit and not shown.error:
-            yield Text(shown.audit.summary, style="bold")
+            yield Text(stored[0].verdict, style="bold")
         yield Text.assemble((shown.config.label, "bold"), f"  {shown.started_utc}  {shown.status}")
         # A failure's verdict would repeat its error.
         verdict = _verdict_rows(stored, more) if errors or not shown.error else ()
@@ -94,7 +94,7 @@ def _verdict_rows(results: Sequence[StoredResult], more: str) -> Iterable[tuple[
     # The check that is named first is the one whose remedy helps most results.
     if first := next((reason for reason in reasons if reason.name == order[0]), None):
         yield "", f"{first.name} → {first.remedy}" if first.remedy else f"{first.name}: {first.found}"
-        yield "", f"all: {more or f'wattdock show {shlex.quote(results[0].place)} --checks'}"
+        yield "", f"all: {more or f'wattdock show {shlex.join(stored.place for stored in results)} --checks'}"
 
 
 def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _command_rows(result: ExperimentResult, command: CommandSection) -> Iterable
     for part in work.marked:
         joules = f"{_joules(part.total_j)}, {number(part.energy_per_span_j)} J each"
         joules = f"joules unknown ({part.reason})" if part.reason else joules
-        interval = f" {part.interval_j:.4g}" if part.interval_j else ""
+        interval = f" {part.interval_j}" if part.interval_j else ""
         yield f"  {part.name}", f"{part.count:,}, {part.share:.1%} of the runs' time: {joules}{interval}"
 
 
@@ -171,7 +171,7 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
     yield "tokens", f"{performance.output_tokens:,} output, {prompt} prompt{cached}"
     if performance.drafts:
         yield "drafts", performance.drafts.text
-    windows = result.energy.windows if result.energy else None
+    windows, whole = result.energy.windows if result.energy else None, _if_whole_passes(result)
     counted = f"tokens ÷ seconds of {PARTS[windows.headline]}" if windows else "tokens ÷ seconds"
     yield "speed", f"{number(performance.output_tokens_per_s, ',.1f')} output tokens/s ({counted})"
     if shared := result.audit and result.audit.failure(Audit.CPUS_ALONE):
@@ -183,7 +183,7 @@ def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
             continue
         tail = {"p95": quantiles.p95_s, "p99": quantiles.p99_s} if quantiles.p95_s else {"largest": quantiles.max_s}
         at = {"p50": quantiles.p50_s, **{part: value_s for part, value_s in tail.items() if value_s is not None}}
-        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items())
+        yield name, ", ".join(f"{part} {seconds_text(value_s)}" for part, value_s in at.items()) + whole
     if serving := performance.serving:
         late = f"reads {seconds_text(serving.client_late_s)} late (p99)"
         yield "served", f"client {serving.client_cpu_share:.0%} busy, {late}"
@@ -201,12 +201,12 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
     for uuid, joules in energy.per_gpu_j.items():
         yield "", f"{uuid}: {_joules(joules)}"
-    if energy.energy_per_output_token_j is not None and energy.windows:
+    if energy.measured_per_output_token_j is not None and energy.windows:
         yield from _budget_rows(result)
         unit = result.config.unit
         of = f"joules ÷ {unit.removeprefix('output ')} of {PARTS[energy.windows.headline]}, {energy.energy_boundary}"
         drawn = ", ".join(filter(None, (f"mean {number(energy.mean_power_w, ',.0f')} W", power_profile_text(result))))
-        yield "as measured", f"{energy.energy_per_output_token_j:.4g} J/{singular(unit)} ({of}), {drawn}"
+        yield "as measured", f"{significant(energy.measured_per_output_token_j)} J/{singular(unit)} ({of}), {drawn}"
     if not result.config.command:
         yield from _token_rows(result)
     if (shared := result.multi_gpu) and shared.gpu_count > 1:
@@ -227,15 +227,19 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "cross-check", f"{check.source}: {worst}"
 
 
+def _if_whole_passes(result: ExperimentResult) -> str:
+    """Return a remark on figures of requests: they are of whole passes, where no window was found."""
+    windows = result.energy.windows if result.energy else None
+    return f" ({PARTS['drained']})" if windows and windows.headline == "drained" else ""
+
+
 def _token_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    """Yield what an engine's joules are per request and kind of token, and by other windows."""
+    """Yield what an engine's joules are per request, and by other windows."""
     if (energy := result.energy) is None:
         return
-    shares = {name: getattr(energy, f"energy_per_{name}_j") for name in ("request", "input_token", "total_token")}
-    per = [f"{number(joules)} J/{name.replace('_', ' ')}" for name, joules in shares.items()]
-    yield "all joules", f"{', '.join(per)} (whole passes)"
-    values = energy.windows.energy_per_output_token_j.items() if energy.windows else ()
-    yield "by window", ", ".join(f"{name} {value:.4g}" for name, value in values if value is not None)
+    yield "J/request", number(energy.energy_per_request_j) + _if_whole_passes(result)
+    values = energy.windows.measured_per_output_token_j.items() if energy.windows else ()
+    yield "by window", ", ".join(f"{name} {significant(value)}" for name, value in values if value is not None)
     if (rounds := energy.phases) and rounds.prefill_ci95_j and rounds.decode_ci95_j:
         parts = {
             "prefill": (rounds.prefill_j, rounds.prefill_ci95_j),
@@ -250,7 +254,7 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     known = f" ± {budget.expanded:.2%}" if budget.expanded is not None else ""
     behind = f"(95 %, {budget.degrees_of_freedom or inf:.3g} degrees of freedom)" if known else f"({budget.reason})"
-    yield f"J/{singular(budget.unit)}", f"{budget.energy_per_unit_j:.4g}{known} of the declared work {behind}"
+    yield f"J/{singular(budget.unit)}", f"{significant(budget.energy_per_unit_j)}{known} of the declared work {behind}"
     for entry in budget.entries:
         corrected = f", corrected by {entry.correction:+.2%}" if entry.correction else ""
         yield f"  {entry.name}", f"{entry.standard_uncertainty:.2%}, {entry.share:.0%}{corrected}: {entry.found}"
@@ -260,18 +264,18 @@ def _budget_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
 
 
 def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
-    """Yield scores, and what answers cost: of all questions, of tasks and of their categories."""
+    """Yield scores, also of categories, and what answers cost: of all questions, and of tasks."""
     if (found := result.quality) is None:
         return
     whole = [found.overall] if found.overall and len(found.tasks) > 1 else []
     for part in (*whole, *found.tasks, *found.categories):
         error = f" ± {part.score_error:.3f}" if part.score_error is not None else ""
-        known = f" {part.interval:.4g}" if part.interval else f" ({part.reason})" if part.reason else ""
+        known = f" {part.interval}" if part.interval else f" ({part.reason})" if part.reason else ""
         thoughts = f", {part.thought_tokens:,} of them thoughts" if part.thought_tokens else ""
-        cost = f"{number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
-        if part.energy_j is None:
-            cost = "joules not measured"
-        yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}; {cost}"
+        cost = f"; {number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
+        if part in found.categories or part.energy_j is None:
+            cost = "; joules not measured" * (part not in found.categories)
+        yield f"quality: {part.name}", f"{part.score:.3f}{error} of {pluralize(part.items, 'item')}{cost}"
         if part in found.tasks:
             yield "", f"{part.output_tokens:,} tokens answered{thoughts}"
         if part.cut and part not in found.categories:
@@ -305,9 +309,11 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         figure, quantity = result.speed_figure, statistics.SPEED
     if figure and len(restarts := result.restarts(quantity).values) > 1:
         too_few = f"; {len(restarts)} are too few for an interval, {statistics.LEAST_RESTARTS} are the least"
-        interval = f", 95 % {figure.interval:.4g}" if figure.interval else too_few
-        behind = f"{' and '.join(f'{value:.4g}' for value in restarts)} {quantity_text(quantity, result.config.unit)}"
-        yield "restarts", f"{behind}{interval}{boards_text(result)}"
+        interval = f", 95 % {figure.interval}" if figure.interval else too_few
+        behind = f"{' and '.join(map(significant, restarts))} {quantity_text(quantity, result.config.unit)}"
+        boards = len(result.environment.gpu_uuids) if result.environment else 0
+        on = "" if not boards else ", 1 board" if boards == 1 else f", 1 set of {boards} boards"
+        yield "restarts", f"{behind}{interval}{on}"
 
 
 def _around(joules: float, half_j: float | None) -> str:

@@ -85,11 +85,7 @@ def _more(count: int) -> View:
 
 
 def tasks_view(states: Sequence[TaskState], *, most: int | None = None) -> View:
-    """Yield a table of the tasks of a study on a cluster, and a line about all.
-
-    Args:
-        most: How many tasks to show at most, tasks that run or wait first.
-    """
+    """Yield a table of a study's tasks, `most` of them, those that run or wait first, and a line about all."""
     first = sorted(states, key=lambda state: (not state.node, not state.job, state.task))[:most] if most else states
     rows = [
         (
@@ -110,6 +106,7 @@ def created_view(bundle: CreatedBundle) -> View:
     files = pluralize(len(names), "file contains", "files contain")
     which = f": {listed(names, FILES_SHOWN)}" if names else ""
     yield f"checked: {files} your user name, home folder or host name{which}"
+    yield from bundle.too_few
     yield from whole_view(bundle)
 
 
@@ -157,9 +154,9 @@ def _verdict(audited: AuditedRow) -> str:
 
 
 def _own_cells(stored: StoredResult) -> list[str]:
-    row, audit = stored.row, stored.result.audit
+    row, judged = stored.row, stored.verdict if stored.result.audit else stored.row.reason or NOTHING
     figures = _figures(row.batch_size, row.output_tokens_per_s, row.energy_per_output_token_j)
-    return ["own", row.model, row.gpus or NOTHING, *figures, audit.summary if audit else row.reason or NOTHING]
+    return ["own", row.model, row.gpus or NOTHING, *figures, judged]
 
 
 def _figures(*values: float | None) -> list[str]:

@@ -16,7 +16,6 @@ from wattdock_proto.context import model_context, text_config
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 # Matrices of an MLP: gate, up and down; or up and down.
 GATED, PLAIN = 3, 2
 MLA = ("deepseek_v2", "deepseek_v3")
@@ -177,12 +176,7 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
 
 
 def _plain(layers: int, *, heads: int, kv_heads: int, width: int, other: int, **ends: Any) -> Architecture:
-    """Equal layers of attention and a plain MLP.
-
-    Args:
-        other: Norms and biases of a layer.
-        ends: What stands before and after the layers, see `_ends`.
-    """
+    """Equal layers of attention and a plain MLP, with `other` norms and biases each, and their `_ends`."""
     size = ends["hidden"] // heads
     dense = 2 * ends["hidden"] * size * (heads + kv_heads) + PLAIN * ends["hidden"] * width
     return Architecture(
@@ -233,7 +227,6 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt2": _gpt2,
     "phi": _phi,
 }
-
 
 # More layers than any model has, public models some hundred: engines make lists of them.
 MOST_LAYERS = 1_000

@@ -63,13 +63,18 @@ def _drawn(work: WorkloadSpec, *, min_requests: int, min_duration_s: float, gene
 def _replayed(trace_s: NDArray[Any], speed: float, min_requests: int, min_duration_s: float) -> NDArray[Any]:
     """A trace's arrivals from its first, again and again until the minima are met, a mean gap between the rounds."""
     at_s = (trace_s - trace_s[0]) / speed
-    round_s = at_s[-1] * len(at_s) / max(1, len(at_s) - 1) or 1.0
+    round_s = mean_gap(trace_s) / speed * len(at_s)
     rounds_before, rest_s = divmod(min_duration_s, round_s)
     within = int(rounds_before) * len(at_s) + int(np.searchsorted(at_s, rest_s, side="right"))
     _require_few(max(min_requests, within))
     rounds = max(-(-min_requests // len(at_s)), int(rounds_before) + 1)
     every: NDArray[Any] = (np.arange(rounds)[:, None] * round_s + at_s).ravel()
     return every
+
+
+def mean_gap(trace_s: Sequence[float] | NDArray[Any]) -> float:
+    """Return the mean time between arrivals of a trace; as if its arrivals took a second where all are at once."""
+    return (trace_s[-1] - trace_s[0]) / max(1, len(trace_s) - 1) or 1 / len(trace_s)
 
 
 def _require_few(arrivals: float) -> None:

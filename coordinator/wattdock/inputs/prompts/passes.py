@@ -14,7 +14,7 @@ import numpy as np
 
 from wattdock.clock import NS_PER_S
 from wattdock.errors import ConfigError
-from wattdock.inputs.prompts.draws import arrival_instants, conversations, with_ids
+from wattdock.inputs.prompts.draws import arrival_instants, conversations, mean_gap, with_ids
 from wattdock.inputs.prompts.source import PromptSummary, Source, read_source
 from wattdock.text import pluralize
 
@@ -62,6 +62,7 @@ class PromptSet:
             None for prompts of text.
         context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first; None
             where prompts are text or conversations.
+        gap_s: Mean time between arrivals over a whole trace, at its speed; None without a trace.
         declares_answers: Limits are the lengths that answers are to have, as those of a trace or a distribution.
         seed: With which an engine samples the answers, below 2**31.
     """
@@ -72,6 +73,7 @@ class PromptSet:
     name: str
     means: tuple[float | None, float]
     context_tokens: float | None = None
+    gap_s: float | None = None
     declares_answers: bool = False
     seed: int = 0
     arrivals_ns: tuple[int, ...] = ()
@@ -174,6 +176,7 @@ def load_prompts(
     arrivals_ns = _arrivals(work, source, draw, min_requests, min_duration_s)
     prompt_lengths, answer_lengths = _lengths(config, source)
     context_tokens = _context_tokens(work, source)
+    gap_s = mean_gap(source.arrivals_s) / (work.trace_speed or 1) if source and work.arrival == "trace" else None
     source, picked = _picked(work, source, pass_index, draw, arrivals=len(arrivals_ns), vocab_size=vocab_size)
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     items, repeated = _with_ids(config, source, picked, limits, (restart, pass_index), vocab_size=vocab_size)
@@ -185,6 +188,7 @@ def load_prompts(
         name=source.name,
         means=(prompt_lengths.mean if prompt_lengths else None, answer_lengths.mean),
         context_tokens=context_tokens,
+        gap_s=gap_s,
         declares_answers=is_trace or not isinstance(work.max_output_tokens, int),
         seed=int(_generator(work, (restart, pass_index), SAMPLING).integers(1 << 31)),
         arrivals_ns=arrivals_ns,
@@ -332,18 +336,21 @@ def check_prompts(config: ExperimentConfig, *, has_tokenizer: bool = True, vocab
 
     Raises:
         ConfigError: The source cannot be read, or holds text that the model cannot take, or an open loop's arrivals
-            cannot be had.
+            cannot be had, or a pass has too few requests for its batch.
     """
     work = config.workload
     source = read_source(config, vocab_size)
     _arrivals(work, source, (0, 0), work.requests_per_pass, work.min_duration_s)
-    if source is None:
-        return None
-    if not has_tokenizer and any(isinstance(item, (str, tuple)) for item in source.items):
+    if source and not has_tokenizer and any(isinstance(item, (str, tuple)) for item in source.items):
         raise ConfigError(
             f"prompts {source.name!r} are text and the model has no tokenizer", "set workload.prompts.source: synthetic"
         )
-    return source.sha256 if config.prompts.file else None
+    few, batch = _least_requests(work, source), work.batch_size
+    if few < batch and work.loop in ("batch", "closed") and not work.min_duration_s:
+        what = f"workload.batch_size: {batch} cannot be in flight, a pass has {pluralize(few, 'request')}"
+        remedy = f"set workload.min_requests: {batch}, which sends prompts again, or workload.batch_size: {few}"
+        raise ConfigError(what, remedy)
+    return source.sha256 if source and config.prompts.file else None
 
 
 def _generator(work: WorkloadSpec, draw: Draw, purpose: int) -> Generator:

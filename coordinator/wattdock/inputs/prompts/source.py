@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattdock.clock import NS_PER_S
-from wattdock.errors import Cause, ConfigError
+from wattdock.errors import Cause, ConfigError, os_errors_as
 from wattdock.inputs.prompts import formats
 from wattdock.inputs.prompts.formats import recognised, short
 from wattdock.opening import read_regular
@@ -88,13 +88,9 @@ def read_source(config: ExperimentConfig, vocab_size: int | None) -> Source | No
         return None
     if path is None:
         return _parsed((files("wattdock.inputs") / "prompts.jsonl").read_bytes(), source, BUNDLED, Reading(vocab_size))
-    try:
+    remedy = "give bundled, synthetic, or a JSONL or JSON file"
+    with os_errors_as(ConfigError, f"cannot read prompts from {source!r}", remedy):
         content = read_regular(path, follow=True)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read prompts from {source!r} ({error.strerror})",
-            "give bundled, synthetic, or a JSONL or JSON file",
-        ) from error
     reading = Reading(vocab_size, work.arrival == "trace", work.prompts.chat)
     return _parsed(content, source, path.name, reading)
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from wattdock.errors import ConfigError, PreflightError
 from wattdock.files import expanded, write_output
@@ -36,7 +36,7 @@ Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Reference = Annotated[str, Field(pattern=r"^([^@\s]+@)?sha256:[0-9a-f]{64}$")]
 
 
-class LockedImage(BaseModel):
+class LockedImage(BaseModel, frozen=True, extra="forbid"):
     """An image, by content.
 
     Attributes:
@@ -45,8 +45,6 @@ class LockedImage(BaseModel):
         base_digest: "sha256:…" by which a registry has the base.
         revision: Commit of the sources, "-dirty" behind it where files differed from that commit.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: Reference
     base: str
@@ -123,9 +121,7 @@ class Pin:
     lock_sha256: str
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _File(BaseModel, frozen=True, extra="forbid"):
     images: dict[str, LockedImage] = Field(default_factory=dict)
 
 

@@ -43,6 +43,11 @@ def run_server(args):
     Handler.weights = hashlib.sha256(drawn).hexdigest()
     Handler.room = threading.Semaphore(args.max_running_requests or 256)
     child = subprocess.Popen([sys.executable, "-c", CHILD, "sglang::scheduler"])
+    if fault == "waits for a rank":
+        # The real one watches its processes once it serves.
+        time.sleep(1.0)
+        child.kill()
+        time.sleep(3600)
     threading.Thread(target=watch, args=[child], daemon=True).start()
     threading.Timer(0.5, Handler.ready.set).start()
     ThreadingHTTPServer((args.host, args.port), Handler).serve_forever()
