@@ -161,7 +161,7 @@ def test_a_keeper_has_the_leases_until_the_container_of_its_killed_coordinator_i
 
 
 def test_a_container_out_of_memory_fails_its_row_with_that_cause_and_the_next_runs(in_containers: InContainers) -> None:
-    """The kernel kills without a word; the engine knows why."""
+    """The kernel kills without a word; the engine knows why, but for a notice that it can miss."""
     (in_containers.folder / "x.yaml").write_text(
         "defaults: {backend: fake, model: 'shape:tiny-llama', repeats: {passes: 1}}\n"
         "experiments: [{name: one, container: {memory_gb: 0.02}}, {name: two}]\n"
@@ -170,9 +170,11 @@ def test_a_container_out_of_memory_fails_its_row_with_that_cause_and_the_next_ru
     assert done.returncode == 4, done.stderr
     rows = in_containers.by_name()
     assert (rows["one"]["status"], rows["two"]["status"]) == ("failed", "ok")
-    said = "ran out of memory and was killed by the kernel (exit code 137), at most 20.0 MB; raise container.memory_gb"
-    assert said in rows["one"]["error"]["message"]
-    assert rows["one"]["error"]["cause"] == "out of host memory"
+    error = rows["one"]["error"]
+    assert "at most 20.0 MB; raise container.memory_gb" in error["message"]
+    known = "ran out of memory and was killed by the kernel (exit code 137)" in error["message"]
+    assert known or "was killed by SIGKILL (out of memory?" in error["message"]
+    assert error["cause"] == ("out of host memory" if known else "runner died")
     # The other one had the limit that the machine's memory gives.
     limits = rows["two"]["environment"]["container"]
     assert 0 < limits["memory_limit_gb"] * 1e9 < rows["two"]["environment"]["memory_total_bytes"]

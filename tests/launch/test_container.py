@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from refused import raises
-from seams.launch import Bind, Engine, Image, create_arguments, explained, model_binds
+from seams.launch import Bind, Engine, Image, RunnerContainer, create_arguments, explained, model_binds
 from unprivileged import OTHER_UID
 
 from wattdock.config import ContainerSpec
@@ -116,3 +117,32 @@ def test_an_engine_s_error_names_what_helps(said: str, remedy: str) -> None:
     line = explained(OSError(f"{said}\n"))
     assert line.startswith(f"{said}; ")
     assert remedy in line
+
+
+@pytest.mark.parametrize(
+    ("told_at", "words", "lacked"),
+    [
+        (0, "ran out of memory and was killed by the kernel (exit code 137), at most 20.0 MB; raise", True),
+        (3, "ran out of memory and was killed by the kernel (exit code 137), at most 20.0 MB; raise", True),
+        (None, "was killed by SIGKILL (out of memory? at most 20.0 MB; raise container.memory_gb if so)", False),
+    ],
+)
+def test_an_engine_may_tell_of_memory_with_a_containers_end_later_or_never(
+    told_at: int | None, words: str, lacked: bool, tmp_path: Path
+) -> None:
+    """The two are events of their own, in either order; one of them can be lost."""
+    reloads = iter(range(1000))
+    attrs: dict[str, Any] = {"HostConfig": {"Memory": 20_000_000}}
+
+    def reload() -> None:
+        told = told_at is not None and next(reloads) >= told_at
+        attrs["State"] = {"Running": False, "ExitCode": 137, "OOMKilled": told}
+
+    gone = SimpleNamespace(remove=lambda **_: None, close=lambda: None, communicate=lambda _: None)
+    container = SimpleNamespace(id="x", attrs=attrs, reload=reload, logs=lambda stream: [b"log"], remove=gone.remove)
+    folder = SimpleNamespace(path=tmp_path, remove=lambda: None)
+    spec = LaunchSpec("fake", Path("/r"), tmp_path / "log")
+    runner: Any = RunnerContainer
+    runner = runner(gone, container, gone, folder, spec)
+    assert words in runner.exit_reason()
+    assert runner.lacked_memory is lacked

@@ -3,7 +3,7 @@
 from wattdock.launch import apptainer, docker, environment, process, uv
 from wattdock.launch.apptainer import image_file
 from wattdock.launch.container import Bind, create_arguments, model_binds
-from wattdock.launch.docker import explained
+from wattdock.launch.docker import RunnerContainer, explained
 from wattdock.launch.engine import (
     BASE_NAME_LABEL,
     Engine,
@@ -43,6 +43,7 @@ __all__ = [
     "LockedImage",
     "PackageLock",
     "Pin",
+    "RunnerContainer",
     "Variant",
     "apptainer",
     "build",

@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from wattdock.launch.protocol import Launcher, LaunchSpec
 
 SIGNAL_BASE = 128
+KILLED = SIGNAL_BASE + signal.SIGKILL
 # How late an engine tells at most that a container has ended; an instant further back is of another clock.
 MOST_LATE_S = 10
+# How long it may take to tell, apart from the end, that a container's memory was used up. Source: moby
+# (daemon/monitor.go), two events; under cgroup 2 the first can be lost (containerd, issue 6323).
+MEMORY_TOLD_S = 2.0
 # Most of the memory that a container without a limit of its own leaves to the coordinator, the engine and logins.
 MOST_RESERVED_BYTES = 4e9
 # NCCL pins memory, and its threads have deep stacks. Source: NCCL user guide, "Sharing Data".
@@ -231,6 +235,7 @@ class RunnerContainer(Contained, LaunchedRunner):
             return None
         if state.get("Running"):
             return None
+        state = self._awaited(state)
         self.ended_ns, reason = _ended_ns(state), self._ending(state)
         with contextlib.suppress(DockerException, OSError), self._spec.log_path.open("ab") as log:
             # In chunks: a log may have tens of megabytes.
@@ -276,21 +281,33 @@ class RunnerContainer(Contained, LaunchedRunner):
                 "see `wattdock reap`",
             )
 
+    def _awaited(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an ended container's state once the engine has told why somebody else killed it, if it ever does."""
+        from docker.errors import DockerException
+
+        until_s = time.monotonic() + MEMORY_TOLD_S
+        killed = state.get("ExitCode") == KILLED and not (self._forced or self._asked)
+        with contextlib.suppress(DockerException, OSError):
+            while killed and not state.get("OOMKilled") and time.monotonic() < until_s:
+                time.sleep(0.1)
+                self._container.reload()
+                state = self._container.attrs["State"]
+        return state
+
     def _ending(self, state: Mapping[str, Any]) -> str:
         if self._forced:
             return "did not stop in time and was killed"
         if state.get("Removed"):
             return "lost its container, which somebody else removed"
         code = int(state.get("ExitCode", 0))
+        limit = f"at most {size_text(self._container.attrs['HostConfig']['Memory'])}; raise container.memory_gb"
         if state.get("OOMKilled"):
             self.lacked_memory = True
-            limit = size_text(self._container.attrs["HostConfig"]["Memory"])
-            return (
-                f"ran out of memory and was killed by the kernel (exit code {code}), at most {limit}; "
-                "raise container.memory_gb"
-            )
+            return f"ran out of memory and was killed by the kernel (exit code {code}), {limit}"
         if self._asked:
             return STOPPED
+        if code == KILLED:
+            return f"was killed by SIGKILL (out of memory? {limit} if so)"
         if code - SIGNAL_BASE in set(signal.Signals):
             return f"was killed by {signal.Signals(code - SIGNAL_BASE).name}"
         return f"exited with code {code}"
