@@ -132,9 +132,9 @@ class Restarts:
             return None
         return Interval.around(self.value, hypot(t_factor(len(self) - 1) * self.relative_error, NORMAL95 * known))
 
-    def figure(self) -> Figure:
-        """Return the figure with its interval."""
-        return Figure(self.value, self.interval)
+    def figure(self, known: float | None = 0.0) -> Figure:
+        """Return the figure with its interval, see `interval_beside`."""
+        return Figure(self.value, self.interval_beside(known))
 
 
 def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:
