@@ -171,9 +171,10 @@ def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> N
     # Over whole passes, with shortened first answers, it was 32.11 J.
     assert pipeline
     assert pipeline.energy_per_request_j == pytest.approx(33.43, abs=5e-3)
-    speed = speeds["data_parallel_size=2"].speed_figure
-    assert speed
-    assert f"| DP=2 | {speed.value:,.0f} {speed.interval:,.0f} |" in page
+    for split, label in (("DP=2", "data_parallel_size=2"), ("PP=2", "pipeline_parallel_size=2")):
+        speed = speeds[label].speed_figure
+        assert speed
+        assert f"| {split} | {speed.value:,.0f} {speed.interval:,.0f} |" in page
     of_restarts = speeds["data_parallel_size=2"].restarts("output_tokens_per_s").values
     assert "DP=2 made {:,.0f}, {:,.0f} and {:,.0f} tokens/s".format(*of_restarts) in page
 
@@ -184,10 +185,13 @@ def test_kept_figures_of_pytorchs_splits_follow_from_their_records(called: Calle
         (DOCS / "measurements/h200-splits.md").read_text(encoding="utf-8"),
         DOCS / "measurements/data/pytorch-splits-two-h200.tar",
     )
-    for result in json.loads(called("show", bundle, "--again", "--json").stdout):
-        budget, checks = result["budget"], result["audit"]["checks"]
-        assert f"| {budget['energy_per_unit_j']:.3f} [" in page
-        against = {check["name"] for check in checks if check["status"] in ("fail", "unknown")}
+    for stored in wattdock.load(bundle, again=True):
+        speed, energy, audit = stored.data.speed_figure, stored.data.energy_figure, stored.data.audit
+        assert speed
+        assert energy
+        assert audit
+        assert f"| {speed.value:,.0f} {speed.interval:,.0f} | {energy.value:.3f} {energy.interval:.3f} |" in page
+        against = {check.name for check in audit.checks if check.status in ("fail", "unknown")}
         assert against == {"measured window", "uncertainty", "weights", "software"}
     assert "fewest joules: one GPU" in (shown := called("scaling", "--again", bundle).stdout)
     ratio = "1.51 [1.25, 1.82] times as much"

@@ -54,7 +54,8 @@ class Row:
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_low_j, energy_per_output_token_high_j: Ends of the 95 % interval, from three restarts
             on; speed has such columns, too.
-        requests_per_s, energy_per_request_j: Of the requests whose first token came in the headline's window.
+        requests_per_s, energy_per_request_j: Of the requests whose first token came in the headline's window; without
+            interval.
         ttft_p50_s, ttft_p95_s: Of arrivals in the headline's window.
         tpot_p50_s, tpot_p95_s, e2e_p50_s, e2e_p95_s: Of arrivals in its first half.
         itl_p50_s, itl_p99_s: Of the tokens that came in the headline's window.
