@@ -57,12 +57,14 @@ class StoredResult:
     Attributes:
         bundle: The .tar file that it was read from, where `folder` is a temporary one.
         is_again: Whether this process analysed the records again.
+        lacks: Where its whole study was named, the declared experiments that have no result.
     """
 
     folder: Path
     result: ExperimentResult
     bundle: Path | None = None
     is_again: bool = False
+    lacks: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -106,8 +108,9 @@ class StoredResult:
         return replace(self, result=result.model_copy(update={"study": self.result.study}), is_again=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what result.json holds."""
-        return self.result.model_dump(mode="json", by_alias=True)
+        """Return what result.json holds, and, where its study lacks results, of which experiments."""
+        plain = self.result.model_dump(mode="json", by_alias=True)
+        return plain | ({"study": plain["study"] | {"without_result": self.lacks}} if self.lacks else {})
 
     def opened(self) -> OwnedFolder:
         """Open its folder.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
+from wattdock.store.completeness import lacking
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.table import TABLES, Row, in_order, passes_table
 
@@ -96,7 +97,12 @@ def _all_results(output_dir: Path, *, again: bool, warn: Warn) -> Iterator[Store
     if not (folders := result_folders(output_dir)):
         remedy = "measure some (wattdock run), or name --output-dir"
         raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
-    yield from readable_results(folders, lambda problem: warn(f"{problem}; left out"), again=again)
+    rows: list[tuple[Path, Row]] = []
+    for stored in readable_results(folders, lambda problem: warn(f"{problem}; left out"), again=again):
+        rows.append((output_dir, stored.row))
+        yield stored
+    # What was never measured stands in no list.
+    lacking(rows, warn, unmeasured=False)
 
 
 def query(output_dir: Path, sql: str, *, again: bool = False, warn: Warn = lambda _: None) -> pa.Table:
