@@ -84,3 +84,15 @@ def test_a_journal_that_says_nothing_is_no_loss(study: Called, content: str) -> 
     JOURNAL.write_text(content)
     done = study("show", "three")
     assert (done.returncode, "lacks" in done.stderr) == (0, False)
+
+
+def test_a_replaced_result_stays_replaced_where_records_are_analysed_again(study: Called) -> None:
+    """This version may know an experiment by another id than the one that stored it; a failure keeps the old one."""
+    replaced, _ = put("three"), put("three", attempt=2)
+    content = json.loads((replaced / "result.json").read_text())
+    (replaced / "result.json").write_text(json.dumps(content | {"status": "failed"}))
+    shutil.rmtree(replaced / "restarts")
+    JOURNAL.write_text(journal(*[("stored", name) for name in ("one", "two", "three", "three")]))
+    done = study("results", "list", "--again", "--json")
+    assert done.stderr == ""
+    assert sorted(row["folder"][-4:] for row in json.loads(done.stdout)) == ["one1", "ree2", "two1"]

@@ -225,18 +225,16 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
-def readable_results(folders: Iterable[Path], warn: Warn, *, again: bool = False) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:
     """Yield the results that can be read.
 
     Args:
         folders: Folders of results, as `result_folders` returns them.
         warn: Receives a line about each result that cannot be read, or whose result.json is lost.
-        again: Whether their records are analysed again.
     """
     for folder in folders:
         try:
-            stored = StoredResult(folder, load_result(folder))
-            yield stored.analysed_again() if again else stored
+            yield StoredResult(folder, load_result(folder))
         except StoreError as error:
             warn(str(error))
 
