@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from make.stored import stored
+from make.stored import bundled, stored
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -96,3 +97,37 @@ def test_a_replaced_result_stays_replaced_where_records_are_analysed_again(study
     done = study("results", "list", "--again", "--json")
     assert done.stderr == ""
     assert sorted(row["folder"][-4:] for row in json.loads(done.stdout)) == ["one1", "ree2", "two1"]
+
+
+def test_a_copy_of_a_result_counts_once(study: Called) -> None:
+    """It would stand for more restarts; beside the original, in another folder of results, or in a bundle."""
+    one, _ = sorted(RESULTS.glob("*-fake-*"))
+    bundled(one, Path("b.tar"))
+    copy = shutil.copytree(one, RESULTS / f"{one.name}-copy")
+    shutil.copytree(one, Path("backup") / one.name)
+    Path("link").symlink_to(RESULTS)
+    for words, place in (
+        ("show three", copy),
+        ("show three backup", f"backup/{one.name}"),
+        ("show three b.tar", "b.tar:one"),
+        (f"show {one} {one.absolute()} link/{one.name}", ""),
+    ):
+        done = study(*words.split(), "--json")
+        named = [result["config"]["name"] for result in json.loads(done.stdout)]
+        assert (named.count("one"), f"{place} is a copy of {one}, and counts once" in done.stderr) == (1, bool(place))
+        assert "not here" not in done.stderr
+    for words in ("list --json", "query 'FROM results' --json"):
+        done = study("results", *shlex.split(words))
+        assert (len(json.loads(done.stdout)), done.stderr.count("is a copy of")) == (2, 1)
+
+
+def test_two_results_of_one_attempt_are_told(study: Called) -> None:
+    """Studies that began in one second on two machines have one name; a changed copy of a result is one, too."""
+    one, two = sorted(RESULTS.glob("*-fake-*"))
+    other = shutil.copytree(one, RESULTS / f"{one.name}-other")
+    content = json.loads((other / "result.json").read_text())
+    (other / "result.json").write_text(json.dumps(content | {"started_utc": "2026-01-01T00:00:01+00:00"}))
+    for words in ("show three", "results list"):
+        said = study(*words.split()).stderr
+        assert f"{one} and {other} are two results of one attempt" in said
+        assert two.name not in said

@@ -1,40 +1,63 @@
-"""What results lack of the study that they belong to, as its journal tells."""
+"""What results lack of the study that they belong to, as its journal tells, and what they hold twice."""
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.files import JOURNAL, MAX_JOURNAL_BYTES, STORED, STUDIES
+from wattdock.files import JOURNAL, MAX_JOURNAL_BYTES, STORED, STUDIES, real_path
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import from_json, listed, without_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from wattdock.store.folders import Warn
+    from wattdock.store.folders import StoredResult, Warn
     from wattdock.store.table import Row
 
 
-def lacking(rows: Sequence[tuple[Path, Row]], warn: Warn, *, unmeasured: bool = True) -> dict[str, tuple[str, ...]]:
+def once(results: Iterable[tuple[StoredResult, Row]], warn: Warn) -> Iterator[tuple[StoredResult, Row]]:
+    """Yield each measurement once, beside its row: a copy of a result would count as more restarts.
+
+    Args:
+        warn: Receives a line about each copy, and where a study has two results of one attempt, as studies of two
+            machines may have after their folders were merged.
+    """
+    first: dict[tuple[str, str, int | None], tuple[StoredResult, Row]] = {}
+    for stored, row in results:
+        other, known = first.setdefault((row.study_id or row.folder, row.experiment_id, row.attempt), (stored, row))
+        if other is stored or replace(known, folder=row.folder) != row:
+            if other is not stored:
+                warn(f"{other.place} and {stored.place} are two results of one attempt, of two machines or changed")
+            yield stored, row
+        elif real_path(other.folder) != real_path(stored.folder):
+            warn(f"{stored.place} is a copy of {other.place}, and counts once")
+
+
+def lacking(rows: Iterable[tuple[Path, Row]], warn: Warn, *, unmeasured: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the declared experiments without a result, or without their last one, by study; a complete study has none.
 
     Args:
         rows: Every row of each study, those that a later attempt replaces included, beside the folder of results that
-            it lies in. A folder without the study's journal tells nothing.
+            it lies in, whose journal of the study counts; without one nothing is known.
         warn: Receives a line about each such study.
         unmeasured: Whether experiments count of which the study has stored no result; else only those that it has.
     """
-    latest: dict[tuple[Path, str], Counter[str]] = {}
+    studies: dict[str, list[tuple[Path, Row]]] = {}
     for parent, row in rows:
         if row.study_id:
-            attempts = latest.setdefault((parent, row.study_id), Counter())
-            attempts[row.experiment_id] = max(attempts[row.experiment_id], row.attempt or 0)
+            studies.setdefault(row.study_id, []).append((parent, row))
     found = {}
-    for (parent, study), attempts in latest.items():
-        declared, stored = _journal(parent, study)
+    for study, of_study in studies.items():
+        attempts, declared, stored = Counter[str](), dict[str, str](), Counter[str]()
+        for _, row in of_study:
+            attempts[row.experiment_id] = max(attempts[row.experiment_id], row.attempt or 0)
+        for parent in dict.fromkeys(parent for parent, _ in of_study):
+            told, counts = _journal(parent, study)
+            declared, stored = declared | told, stored | counts
         lost = [name for key, name in declared.items() if stored[key] > attempts[key]]
         left = [name for key, name in declared.items() if unmeasured and not stored[key] and not attempts[key]]
         if names := (*lost, *left):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
-from wattdock.store.completeness import lacking
+from wattdock.store.completeness import lacking, once
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
 from wattdock.store.table import TABLES, Row, in_order, passes_table, replaced
 
@@ -100,8 +100,9 @@ def _all_results(output_dir: Path, rows: list[Row], *, again: bool, warn: Warn) 
     if not (folders := result_folders(output_dir)):
         remedy = "measure some (wattdock run), or name --output-dir"
         raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
-    for stored in readable_results(folders, lambda problem: warn(f"{problem}; left out")):
-        rows.append(stored.row)
+    readable = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
+    for stored, row in once(((stored, stored.row) for stored in readable), warn):
+        rows.append(row)
         try:
             yield stored.analysed_again() if again else stored
         except StoreError as error:

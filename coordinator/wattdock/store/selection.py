@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from wattdock.errors import ConfigError, StoreError, os_errors_as
 from wattdock.files import BUNDLED, JOURNAL, MANIFEST, RESTARTS, RESULT, STUDIES, TAR
 from wattdock.owned_folder import OwnedFolder
-from wattdock.store.completeness import lacking
+from wattdock.store.completeness import lacking, once
 from wattdock.store.folders import StoredResult, load_result, readable_results, result_folders
 from wattdock.store.table import replaced
 from wattdock.text import listed, matching_names, nearest, runs_of, shortest_unique_names, without_timestamp
@@ -88,17 +88,12 @@ def find_results(
         bundles |= dict.fromkeys(folders, _bundle_of(name)[0])
         of_studies |= {*folders} if are_studies else set()
     results = [StoredResult(folder, load_result(folder), bundle) for folder, bundle in bundles.items()]
-    rows = [stored.row for stored in results]
-    lacks = lacking(
-        [(stored.folder.parent, row) for stored, row in zip(results, rows, strict=True) if stored.folder in of_studies],
-        warn,
-    )
-    earlier = replaced(rows)
-    return [
-        replace(stored, lacks=lacks.get(row.study_id or "", ()))
-        for stored, row in zip(results, rows, strict=True)
-        if row.folder not in earlier
-    ]
+    rows = [(stored, stored.row) for stored in results]
+    named_studies = {row.study_id for stored, row in rows if stored.folder in of_studies}
+    lacks = lacking([(stored.folder.parent, row) for stored, row in rows if row.study_id in named_studies], warn)
+    earlier = replaced(row for _, row in rows)
+    current = ((stored, row) for stored, row in rows if row.folder not in earlier)
+    return [replace(stored, lacks=lacks.get(row.study_id or "", ())) for stored, row in once(current, warn)]
 
 
 def _folders(name: str, output_dir: Path, open_bundle: Callable[[Path], Path], warn: Callable[[str], None]) -> _Found:
