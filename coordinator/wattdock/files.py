@@ -38,7 +38,8 @@ STUDIES, JOURNAL, BEGUN_IN = "studies", "journal.jsonl", "begun_in"
 # The event of a journal's line about a stored result; the largest journal that is read: three times that of 10,000
 # experiments. Parsed, it takes 27 times its size.
 STORED, MAX_JOURNAL_BYTES = "stored", 64_000_000
-RESULT, RESTARTS = "result.json", "restarts"
+# In a result: its figures, its records, and in a bundle, too: the hash of each file.
+RESULT, RESTARTS, SUMS = "result.json", "restarts", "SHA256SUMS"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 # How much of a log is shown where a runner failed.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattdock.files import JOURNAL, MAX_JOURNAL_BYTES, STORED, STUDIES, real_path
+from wattdock.files import JOURNAL, MAX_JOURNAL_BYTES, RESULT, STORED, STUDIES, real_path
 from wattdock.owned_folder import OwnedFolder
 from wattdock.text import from_json, listed, without_timestamp
 
@@ -23,11 +23,13 @@ def once(results: Iterable[tuple[StoredResult, Row]], warn: Warn) -> Iterator[tu
     """Yield each measurement once, beside its row: a copy of a result would count as more restarts.
 
     Args:
-        warn: Receives a line about each copy, and where a study has two results of one attempt, as studies of two
-            machines may have after their folders were merged.
+        warn: Receives a line about each copy, each result.json that was changed since it was stored, and where a study
+            has two results of one attempt, as studies of two machines may have after their folders were merged.
     """
     first: dict[tuple[str, str, int | None], tuple[StoredResult, Row]] = {}
     for stored, row in results:
+        if stored.is_changed:
+            warn(f"{stored.place}: {RESULT} was changed since it was stored; --again takes figures from the records")
         other, known = first.setdefault((row.study_id or row.folder, row.experiment_id, row.attempt), (stored, row))
         if other is stored or replace(known, folder=row.folder) != row:
             if other is not stored:

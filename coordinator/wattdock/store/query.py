@@ -150,7 +150,7 @@ def _parquet_files(results: Sequence[tuple[Path, ExperimentResult]], name: str, 
     paths = []
     for folder, result in results:
         try:
-            for restart in opened_restarts(folder, result):
+            for restart in opened_restarts(folder, result, f"{name}.parquet"):
                 file = restart.path / f"{name}.parquet"
                 try:
                     # A pipe would be waited for.
