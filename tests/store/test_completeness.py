@@ -47,7 +47,8 @@ LOST = "three-1 lacks the results of 2 of 3 declared experiments; stored, but no
 
 def test_a_study_says_which_declared_experiments_have_no_result(study: Called) -> None:
     """On every command that takes its name, its folder, its bundle or folder of results; not on one experiment's."""
-    assert study("bundle", "create", "three", "-o", "b.tar").returncode == 0
+    made = study("bundle", "create", "three", "-o", "b.tar", "--json")
+    assert json.loads(made.stdout)["missing"] == ["a result of three, which the study declares"]
     for words in ("show three", f"show {JOURNAL.parent}", "show results", "compare three three", "show b.tar"):
         done = study(*words.split())
         assert (done.returncode, LEFT in done.stderr) == (0, True), words

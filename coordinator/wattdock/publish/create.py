@@ -150,6 +150,7 @@ def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _G
             }
             _gather_journal(stored.result, gathered, result)
             _gather_inputs(stored.result, gathered, prompts=prompts, is_own=is_trusted(result.owner))
+        gathered.missing += [f"a result of {name}, which the study declares" for name in stored.lacks]
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     if lock.is_file():
         gathered.files[LOCK] = content = read_regular(lock, follow=True)
