@@ -272,9 +272,8 @@ def replaced(rows: Iterable[Row]) -> set[str]:
     return {row.folder for row, attempt in attempts if attempt < latest[row.study_id, row.experiment_id]}
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Return rows, the latest first, and mark those that a later attempt replaces."""
-    folders = replaced(rows)
+def in_order(rows: Sequence[Row], folders: set[str]) -> list[Row]:
+    """Return rows, the latest first, and mark those of the folders, which a later attempt replaces."""
     marked = [replace(row, superseded=True) if row.folder in folders else row for row in rows]
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 
