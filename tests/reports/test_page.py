@@ -220,6 +220,26 @@ def test_a_front_joins_finished_results_of_equal_work() -> None:
     assert pareto_front(points_of(rows)) == {"cheap", "whole"}
 
 
+def test_a_front_tells_files_of_one_name_and_conversations_apart() -> None:
+    """Short prompts beat long ones in a file of the same name; a cached prefix and turns are other work, too."""
+    source, digest = "config.workload.prompts.source", "environment.dataset_sha256"
+    files = {"environment.dataset": "prompts.jsonl", "performance.output_tokens_per_s": 300.0}
+    turns = {"config.workload.prompts.turns": 8, "config.vllm": {"enable_prefix_caching": True}}
+    turns |= {"config.backend": "vllm"}
+    rows = [
+        row("long", files | {source: "/a/prompts.jsonl", digest: "a" * 64, "procedure.limit_tokens": 16}, restarts=[2]),
+        row("same", files | {source: "/b/prompts.jsonl", digest: "a" * 64, "procedure.limit_tokens": 15}, restarts=[3]),
+        row("short", files | {source: "/a/prompts.jsonl", digest: "b" * 64}, restarts=[1]),
+        row("once", restarts=[1]),
+        row("turns", turns, restarts=[2]),
+        row("seed", {"config.workload.seed": 7}, restarts=[3]),
+    ]
+    points = {point.label: point for point in points_of(rows)}
+    assert pareto_front([*points.values()]) == {"long", "short", "once", "turns"}
+    assert points["long"].work == "shape:tiny-llama, prompts.jsonl, SHA-256 aaaaaaaa, 20 out where it has no limit"
+    assert points["turns"].work.endswith("prompts.turns 8")
+
+
 def test_thinning_keeps_every_extreme_of_a_line() -> None:
     """A spike of one sample in a million is what a reader looks for."""
     value = np.full(1_000_000, 300.0)

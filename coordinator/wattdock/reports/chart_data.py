@@ -19,7 +19,7 @@ from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.reports.labels import labels
 from wattdock.reports.wording import lengths_text
 from wattdock.store import Row
-from wattdock.text import listed, pluralize
+from wattdock.text import dotted, listed, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +42,12 @@ POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 GAP_S, GAP_PERIODS = 1.0, 10
 # With fewer tokens in a bin its rate is noise of whole numbers.
 RATE_BINS, TOKENS_PER_BIN, SHORTEST_BIN_S = 400, 20, 0.05
+# Settings of the load, of how much is sent, and of what a point's work tells by itself: all others are of the work.
+NOT_WORK: Any = {
+    **dict.fromkeys(("batch_size", "arrival", "rate_per_s", "burstiness", "trace_speed", "staggered_start"), True),
+    **dict.fromkeys(("min_duration_s", "min_requests", "seed", "max_output_tokens"), True),
+    "prompts": {"source", "count", "input_tokens", "chat_time_utc"},
+}
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,18 @@ class Point:
 
     @property
     def work(self) -> str:
-        """Model, prompts and declared lengths; figures of other work are no better and no worse."""
-        return f"{self.row.model}, {self.row.prompts}, {lengths_text(self.result, self.row)}"
+        """Model, prompts, lengths and other settings of the work; figures of other work are no better and no worse."""
+        config, environment = self.result.config, self.result.environment
+        if config.command:
+            return f"{self.row.model}, {config.unit}"
+        lengths = lengths_text(self.result)
+        if config.prompts.file:
+            # The mean of the limits that were sent depends on how many were.
+            digest = (environment and environment.dataset_sha256) or "unknown"
+            lengths = f"SHA-256 {digest[:8]}, {config.workload.max_output_tokens} out where it has no limit"
+        others = dotted(config.workload.model_dump(mode="json", exclude_defaults=True, exclude=NOT_WORK))
+        told = [f"{name} {value}" for name, value in others if value != {}]
+        return ", ".join([self.row.model, str(self.row.prompts), lengths, *told])
 
     @property
     def gpu_names(self) -> dict[str, str]:

@@ -242,7 +242,7 @@ def _setting(members: Sequence[_Usable]) -> Setting:
     engine = f"{environment.backend} {environment.runner.framework_version or ''}".strip()
     gpus, config = " + ".join(sorted(set(environment.gpu_names))), members[0].result.config
     parts = [environment.model.name, engine, *([str(dtype)] if dtype else []), gpus, f"batch {work.batch_size}"]
-    name = ", ".join([*parts, lengths_text(members[0].result, members[0].stored.row)])
+    name = ", ".join([*parts, lengths_text(members[0].result)])
     if config.command:
         words = [member.result.config.label.split() for member in members]
         name = f"{' '.join(word for word in words[0] if all(word in each for each in words)) or config.label}, {gpus}"

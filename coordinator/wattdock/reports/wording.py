@@ -11,8 +11,6 @@ from wattdock.text import singular
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wattdock.store import Row
-
 __all__ = [
     "STATUSES",
     "boundaries",
@@ -34,11 +32,15 @@ def quantity_text(quantity: str, unit: str) -> str:
     return headings.get(quantity) or COLUMNS[quantity].heading
 
 
-def lengths_text(result: ExperimentResult, row: Row) -> str:
-    """Return the declared lengths of requests, as "512 in, 128 out"; of a file answers' mean, which may be unknown."""
-    work = result.config.workload
-    into = f"{work.prompts.input_tokens} in, " if row.prompts == "synthetic" else ""
-    return f"{into}{(row.max_output_tokens if work.prompts.file else work.max_output_tokens) or 'unknown'} out"
+def lengths_text(result: ExperimentResult) -> str:
+    """Return the declared lengths of requests, as "512 in, 128 out"; of a file and of conversations means."""
+    prompts, (into, out) = result.config.prompts, result.request_tokens
+    told = f"{into:,.0f} in, " if into else ""
+    if prompts.file:
+        return told + (f"{out:,.0f} out" if out else "unknown out")
+    if prompts.source == "synthetic" and not prompts.repeats_tokens:
+        told = f"{prompts.input_tokens} in, "
+    return f"{told}{result.config.workload.max_output_tokens} out"
 
 
 def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:
