@@ -338,6 +338,7 @@ SERVER = {"backend": "url", "url": {"base_url": "http://x:1", "environment": DIG
     ("world", "words"),
     [
         (World(model=LOCAL), ("sha256:e", "nothing shows that they are trained")),
+        (World(model={"revision": "hub-cache:e+files-sha256:f"}), ("files-sha256:f", "no hash of the hub's vouches")),
         (World(config=DRAFT), ("0123abcd", "nothing shows that they are trained")),
         (World(config=SERVER), ("0123abcd", "as declared; not checked")),
     ],

@@ -161,6 +161,35 @@ def test_weights_that_were_changed_in_the_cache_are_not_published_under_the_comm
     assert f"{file} is not the hub's: it was changed here" in resolve(hub, tmp_path, model=model)["message"]
 
 
+def test_a_copied_cache_is_published_with_the_digest_of_what_it_holds(hub: Hub, tmp_path: Path) -> None:
+    """Without links no name tells what the hub's files held, so the commit does not stand alone, changed or not."""
+    place = Path(resolve(hub, tmp_path)["folder"]["path"])
+    for file in place.iterdir():
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content)
+    model = {"id": MODEL, "revision": COMMIT}
+    copied = resolve(hub, tmp_path, model=model)["folder"]["revision"]
+    assert copied == resolve(hub, tmp_path, model={"path": str(place)})["folder"]["revision"]
+    assert copied.startswith(f"hub-cache:{COMMIT}+files-sha256:")
+    (place / "model.safetensors").write_bytes(tiny.weights(2.0))
+    assert resolve(hub, tmp_path, model=model)["folder"]["revision"] not in (copied, COMMIT)
+
+
+def test_small_weights_are_held_to_gits_name_and_others_told_by_their_digest(hub: Hub, tmp_path: Path) -> None:
+    """Git names what a hub does not keep apart; a mirror's name may say nothing."""
+    file = Path(resolve(hub, tmp_path)["folder"]["path"]) / "model.safetensors"
+    content, model = file.read_bytes(), {"id": MODEL, "revision": COMMIT}
+    file.resolve().write_bytes(content[:-1] + b"\1")
+    assert f"{file} is not the hub's: it was changed here" in resolve(hub, tmp_path, model=model)["message"]
+    file.resolve().write_bytes(content)
+    assert resolve(hub, tmp_path, model=model)["folder"]["revision"] == COMMIT
+    blob = file.resolve().rename(file.resolve().with_name("mirror's"))
+    file.unlink()
+    file.symlink_to(blob)
+    assert resolve(hub, tmp_path, model=model)["folder"]["revision"].startswith(f"hub-cache:{COMMIT}+files-sha256:")
+
+
 def test_only_what_an_engine_loads_is_downloaded(hub: Hub, tmp_path: Path) -> None:
     """Second copies of the weights and other formats stay where they are, and code that is not trusted."""
     extra = {"consolidated.safetensors": b"x", "onnx/model.json": b"{}", "pytorch_model.bin": b"x", "modeling.py": b"x"}

@@ -165,12 +165,14 @@ def test_results_of_two_studies_may_share_a_name(tmp_path: Path) -> None:
     assert [experiment.name for experiment in study.experiments] == ["same", "same (2)"]
 
 
-def test_models_from_a_hub_are_pinned_to_the_commits_that_ran(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cached", ["{}", "hub-cache:{}+files-sha256:" + "f" * 64])
+def test_models_from_a_hub_are_pinned_to_the_commits_that_ran(tmp_path: Path, cached: str) -> None:
     """The draft model, too: another one has other tokens accepted, and so other joules per token."""
     commit, of_draft = "e" * 40, "d" * 40
     sample = document()
     environment, config = sample["environment"], sample["config"]
-    environment["model"] |= {"kind": "hub", "revision": commit, "draft": f"maker/draft {of_draft}"}
+    environment["model"] |= {"kind": "hub", "revision": cached.format(commit)}
+    environment["model"] |= {"draft": f"maker/draft {cached.format(of_draft)}"}
     drafts = {"speculative_config": {"model": "maker/draft", "num_speculative_tokens": 2}}
     config |= {"backend": "vllm", "model": {"id": "maker/model"}, "vllm": drafts}
     made = bundled(stored(tmp_path / "results", config=config, environment=environment), tmp_path / "b.tar")

@@ -11,6 +11,7 @@ HARMLESS_CHANGES = ("Python of the coordinator", "warnings of the runner", "engi
 UNCHECKED = "as declared; not checked: the server was running"
 # What a kind of provenance does not hold.
 LOCAL_WEIGHTS = "a local folder's: its digest identifies the weights, and nothing shows that they are trained"
+COPIED_WEIGHTS = "a copied cache's, in which no hash of the hub's vouches for every file"
 IMAGE_LACKS = "an image does not hold the driver, the kernel and the firmware, which the result records"
 LOCK_LACKS = "a lock does not hold the system's libraries and tools; driver, kernel, Python's build are in the result"
 COMMIT_IT = "commit what the command runs, and run it in that checkout; name what it writes in .gitignore"
@@ -38,6 +39,8 @@ def weights_pinned(inputs: AuditInput) -> Outcome | None:
         return Outcome("warn", f"{figure}, {UNCHECKED}", remedy="let wattdock start the engine")
     if pinned and (model.kind == "path" or (draft and draft.path)):
         return Outcome("warn", f"{figure}; {LOCAL_WEIGHTS}")
+    if pinned and "hub-cache:" in f"{model.revision} {model.draft}":
+        return Outcome("warn", f"{figure}; {COPIED_WEIGHTS}", remedy="let wattdock download the model")
     return Outcome(verdict(failed=not pinned), figure)
 
 

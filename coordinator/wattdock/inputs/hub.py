@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"]
 # Subfolders hold other formats of the same weights; consolidated* is the vendor's own second copy.
 IGNORED = ["*/*", "consolidated*"]
+# Hex digits of git's hashes, and the largest file that is read again for one: hubs name larger files by SHA-256.
+GIT_DIGITS, MOST_GIT_BYTES = 40, 1 << 26
 # How often a download reports its progress, and how long a hub may take to answer at first.
 REPORT_EVERY_S, ANSWER_S = 5.0, 5.0
 
@@ -82,30 +84,34 @@ def resolve_hub(
         )
 
 
-def require_as_fetched(snapshot: Path, files: Mapping[str, str]) -> None:
-    """Refuse a snapshot that was changed here: figures would be published under its commit.
+def is_as_fetched(snapshot: Path, files: Mapping[str, str]) -> bool:
+    """Return whether the hub's own hashes vouch for all files of a snapshot; a copied cache may have lost them.
 
     Args:
         files: As of `file_digests`.
 
     Raises:
-        PreflightError: One of its files is not the hub's.
+        PreflightError: A file is not the hub's: it was changed here, and figures would be published under its commit.
 
     Source: huggingface_hub 2.4 links each file, where it can, to a file called by its hash: git's, or SHA-256 if large.
     """
     blobs = {snapshot / name: (snapshot / name).resolve() for name in files}
     links = [file for file in blobs if file.is_symlink()]
+    are_known = bool(links)
     for (file, blob), sha256 in zip(blobs.items(), files.values(), strict=True) if links else ():
         hashes = {sha256}
-        if file.suffix != ".safetensors":
+        if len(blob.name) == GIT_DIGITS and blob.stat().st_size <= MOST_GIT_BYTES:
             content = read_regular(blob)
             of_git = b"blob %d\0" % len(content) + content
             # Mirrors tell the SHA-1 of the content alone, or a name of another length.
             hashes |= {hashlib.sha1(data, usedforsecurity=False).hexdigest() for data in (of_git, content)}
-        if file not in links or (len(blob.name) in map(len, hashes) and blob.name not in hashes):
+        is_known = len(blob.name) in map(len, hashes)
+        if file not in links or (is_known and blob.name not in hashes):
             raise PreflightError(
                 f"{file} is not the hub's: it was changed here", "delete it with what it links to, or give its folder"
             )
+        are_known &= is_known
+    return are_known
 
 
 def _snapshot(model_id: str, cache: Path, patterns: list[str]) -> Snapshot:

@@ -70,7 +70,8 @@ class ModelFolder:
         name: For tables and file names.
         revision: What pins its content: the hub's commit, or `<what>-sha256:<64 hex digits>` with `wheel` (the embedded
             model's archive), `files` (a local folder, see `fingerprint`) or `config` (a shape). A snapshot in the
-            hub's cache has `hub-cache:<commit>+` before its fingerprint, since its files may have been edited.
+            hub's cache has `hub-cache:<commit>+` before its fingerprint, since its files may have been edited, where
+            it is given as a folder, or no hash of the hub vouches for a file of it.
         has_tokenizer: Whether text prompts can be used.
         random_weights: The runner draws the weights.
         config: Its config.json.

@@ -124,28 +124,29 @@ def _resolved(
             return ModelFolder(Path(), "served", served.name, None, True, False, known, served_as=served.name)
         spec = ModelSpec(path=path_here)
     check_model(spec, config)
-    with_code, cached = spec.trust_remote_code, ""
+    with_code, commit = spec.trust_remote_code, ""
     if spec.shape is not None:
         folder = resolve_shape(spec.shape, home=home, progress=progress)
     elif spec.path is not None:
         place = locate(spec.path)
         place = Location(model_folder.real_folder(place.folder), place.gguf)
         folder = replace(model_folder.describe_folder(place.folder, kind="path", name=place.name), gguf=place.gguf)
-        cached = f"hub-cache:{place.cached[1]}+" if place.cached else ""
+        commit = place.cached[1] if place.cached else ""
     elif spec.id == ModelSpec.EMBEDDED:
         folder = resolve_embedded(home=home, progress=progress)
     else:
-        from wattdock.inputs.hub import require_as_fetched, resolve_hub
+        from wattdock.inputs.hub import is_as_fetched, resolve_hub
 
         assert spec.id is not None
         how: dict[str, Any] = {"with_code": with_code, "with_weights": served is None}
         path = resolve_hub(spec.id, revision=spec.revision, home=home, progress=progress, **how)
         if not served:
             model_folder.check_folder(path, **_reader(config))
-        folder = model_folder.describe_folder(path, kind="hub", name=spec.id, revision=path.name)
+        folder, commit = model_folder.describe_folder(path, kind="hub", name=spec.id), path.name
     folder = replace(folder, with_code=with_code, served_as=served.name if served else "").read_again(progress)
-    if folder.kind == "hub":
-        require_as_fetched(folder.path, folder.files)
+    if folder.kind == "hub" and is_as_fetched(folder.path, folder.files):
+        return replace(folder, revision=commit)
+    cached = f"hub-cache:{commit}+" if commit else ""
     return replace(folder, revision=folder.revision or f"{cached}{model_folder.fingerprint(folder.files)}")
 
 

@@ -294,6 +294,11 @@ def _describe(results: Sequence[StoredResult], name: str, gathered: _Gathered) -
     }
 
 
+def _commit(revision: str) -> str:
+    """Return the commit of a hub's model; of a cache that no hash vouches for, `hub-cache:<commit>+<fingerprint>`."""
+    return revision.removeprefix("hub-cache:").partition("+")[0]
+
+
 def settings_of(
     result: ExperimentResult, inputs: Mapping[str, str], lock_sha256: str | None, tasks: str | None
 ) -> dict[str, Any]:
@@ -311,10 +316,10 @@ def settings_of(
     if environment is None:
         return settings
     if environment.model.kind == "hub" and environment.model.revision:
-        settings["model"] = settings["model"] | {"revision": environment.model.revision}
+        settings["model"] = settings["model"] | {"revision": _commit(environment.model.revision)}
     if (draft := result.config.draft) and draft.on_hub and environment.model.draft:
         _, _, revision = environment.model.draft.rpartition(" ")
-        settings[result.config.backend]["speculative_config"]["revision"] = revision
+        settings[result.config.backend]["speculative_config"]["revision"] = _commit(revision)
     if source := inputs.get(environment.dataset_sha256 or ""):
         workload = settings["workload"]
         settings["workload"] = workload | {"prompts": workload["prompts"] | {"source": source}}
