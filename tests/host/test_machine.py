@@ -64,6 +64,8 @@ def test_a_file_that_a_command_names_is_of_the_commit_only_where_git_has_it(tmp_
     assert changes(sys.executable, "train.py", "-c", "x" * 300, "../helper.py", str(tmp_path)) == ()
     assert changes("python", "ignored.py") == ("work/ignored.py",)
     assert changes("python", "link.py") == ("work/ignored.py",)
+    assert changes("python", "train.py", "--config=ignored.py") == ("work/ignored.py",)
+    assert changes("python", "train.py", f"data={outside}") == (str(outside),)
     assert changes("python", str(outside)) == (str(outside),)
     assert changes("python", "../../outside.py", "train.py") == (str(outside),)
     (folder / "work/new.py").touch()
@@ -71,6 +73,48 @@ def test_a_file_that_a_command_names_is_of_the_commit_only_where_git_has_it(tmp_
     # What the script imports has no name among the words.
     (folder / "helper.py").write_text("changed")
     assert changes("python", "train.py") == ("helper.py", "work/new.py")
+
+
+def test_a_submodules_code_is_of_the_commit_only_as_the_commit_has_it(tmp_path: Path) -> None:
+    """Its changed, new, and named ignored files count, and another commit of it; one never fetched does not."""
+
+    def git(folder: Path, *words: str) -> None:
+        subprocess.run([*GIT, str(folder), "-c", "protocol.file.allow=always", *words], check=True, capture_output=True)
+
+    for name in ("inner", "lib", "app"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").touch()
+        (tmp_path / name / ".gitignore").write_text("own.py")
+        git(tmp_path / name, "init", "-q")
+        git(tmp_path / name, "add", ".")
+        if name != "inner":
+            git(tmp_path / name, "submodule", "add", "../inner" if name == "lib" else "../lib", "sub ünique")
+        git(tmp_path / name, "commit", "-q", "-m", "first")
+    app = tmp_path / "app"
+
+    def changes(*words: str) -> tuple[str, ...]:
+        found = Machine.checkout(app, *words)
+        assert found.commit
+        return found.changes
+
+    sub = app / "sub ünique"
+    assert changes("python", "sub ünique/net.py") == (), "the nested one was not fetched"
+    git(app, "submodule", "update", "--init", "--recursive")
+    inner = sub / "sub ünique"
+    assert changes("python", "sub ünique/net.py", "sub ünique/sub ünique/net.py") == ()
+    (inner / "own.py").touch()
+    assert changes("python", "sub ünique/net.py") == ()
+    assert changes("python", "sub ünique/sub ünique/own.py") == ("sub ünique/sub ünique/own.py",)
+    (inner / "net.py").write_text("LAYERS=2")
+    (sub / "new.py").touch()
+    assert changes("python", "net.py") == ("sub ünique/new.py", "sub ünique/sub ünique/net.py")
+    git(inner, "commit", "-qam", "second")
+    assert changes() == ("sub ünique/new.py", "sub ünique/sub ünique/")
+    shutil.rmtree(sub)
+    sub.mkdir()
+    assert changes() == ()
+    (sub / "net.py").touch()
+    assert changes("python", "sub ünique/net.py") == ("sub ünique/",)
 
 
 def test_an_installed_package_has_no_commit(tmp_path: Path) -> None:

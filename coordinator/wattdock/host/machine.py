@@ -8,9 +8,13 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattdock.files import JOURNAL, STUDIES
 from wattdock.host.processes import child_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CPUINFO = Path("/proc/cpuinfo")
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -19,6 +23,8 @@ LIMIT_S = 10
 IMAGE_REVISION = "WATTDOCK_REVISION"
 CODE_FOLDERS = ("coordinator/", "docker/", "proto/", "runners/")
 UNTRACKED = "?? "
+# How git's entry of a submodule begins, before its commit.
+SUBMODULE = "160000 commit "
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,19 @@ class Machine:
             return own_checkout()
         folder = folder.resolve()
         root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
-        files = [folder / word for word in words if os.path.isfile(folder / word)]  # noqa: PTH113  (of any length)
+        files = [folder / name for name in Machine.named_files(folder, words)]
         named = {place for file in files for place in (file.parent.resolve() / file.name, file.resolve())}
-        return checkout(root, named=tuple(sorted(named)))
+        found = checkout(root, named=tuple(sorted(named)))
+        strange = (
+            str(file) for file in sorted(named) if not file.is_relative_to(root) and not os.access(file, os.X_OK)
+        )
+        return Checkout(found.commit, (*found.changes, *strange)) if found.commit else found
+
+    @staticmethod
+    def named_files(folder: Path, words: Iterable[str]) -> list[str]:
+        """Return the files that a command's words name in its folder: as a word, or as what follows "=" in it."""
+        names = [name for word in words for name in (word, *word.split("=", 1)[1:])]
+        return [name for name in dict.fromkeys(names) if os.path.isfile(folder / name)]  # noqa: PTH113  (of any length)
 
     @staticmethod
     def usable_cpus() -> int:
@@ -102,7 +118,7 @@ def checkout(folder: Path, code: tuple[str, ...] = ("",), *, named: tuple[Path, 
 
     Args:
         code: Beginnings of the names of new files that count; changed files count wherever they lie.
-        named: Files that count wherever they lie, but for programs outside of the checkout, such as interpreters.
+        named: Files that count where they lie in it, if git ignores them, too.
     """
     if not (folder / ".git").exists():
         return Checkout()
@@ -113,6 +129,9 @@ def checkout(folder: Path, code: tuple[str, ...] = ("",), *, named: tuple[Path, 
     inside = {str(file.relative_to(folder)): file for file in named if file.is_relative_to(folder)}
     try:
         commit = _answer([*ask, "rev-parse", "--verify", "HEAD"])
+        links = [
+            entry for entry in _answer([*ask, "ls-tree", "-rz", "HEAD"]).split("\0") if entry.startswith(SUBMODULE)
+        ]
         # Entries, two letters and a name, end with a null byte, and none is quoted.
         how = ["--porcelain", "-z", "--ignore-submodules", "--no-renames"]
         entries = _answer([*ask, "--no-optional-locks", "status", *how]).split("\0")[:-1]
@@ -123,9 +142,21 @@ def checkout(folder: Path, code: tuple[str, ...] = ("",), *, named: tuple[Path, 
     new = [entry[3:] for entry in entries if entry.startswith(UNTRACKED) and entry[3:].startswith(code)]
     results = f"{STUDIES}/*/{JOURNAL}"
     changed += [name for name in new if not any((folder / name).glob(results))]
-    changed += [name for name in inside if name not in tracked and not name.startswith(tuple(changed))]
-    strange = (str(file) for file in named if not file.is_relative_to(folder) and not os.access(file, os.X_OK))
-    return Checkout(commit.strip(), (*changed, *strange))
+    submodules = {f"{name}/": has for has, name in (link.removeprefix(SUBMODULE).split("\t", 1) for link in links)}
+    for name, has in submodules.items():
+        changed += _changes_of_submodule(folder / name, name, has, named)
+    elsewhere = (*changed, *submodules)
+    changed += [name for name in inside if name not in tracked and not name.startswith(elsewhere)]
+    return Checkout(commit.strip(), tuple(changed))
+
+
+def _changes_of_submodule(folder: Path, name: str, commit: str, named: tuple[Path, ...]) -> list[str]:
+    """Return what in a submodule is not of its commit; git's own look into it would obey its settings."""
+    found = checkout(folder, named=named)
+    if found.commit != commit:
+        is_left_out = found.commit is None and not (folder.is_dir() and any(folder.iterdir()))
+        return [] if is_left_out else [name]
+    return [name + change for change in found.changes]
 
 
 @cache

@@ -102,10 +102,10 @@ def resolve_model(
 def _command(command: CommandSection) -> ModelFolder:
     """Return, in a model's place, what pins a command: the files that its words name, and its folder's commit."""
     folder, files, words = command.working_folder, {}, command.filled_in("{gpus}")[0]
-    for word in dict.fromkeys(words):
-        with suppress(OSError, ValueError), open_data(path := folder / word) as stream:
+    for name in Machine.named_files(folder, words):
+        with suppress(OSError, ValueError), open_data(path := folder / name) as stream:
             if path.stat().st_size <= MOST_HASHED_BYTES:
-                files[word] = hashlib.file_digest(stream, "sha256").hexdigest()
+                files[name] = hashlib.file_digest(stream, "sha256").hexdigest()
     checkout = Machine.checkout(folder, *words)
     changed = f" ({listed(checkout.changes)})" if checkout.changes else ""
     revision = checkout.revision and checkout.revision + changed
