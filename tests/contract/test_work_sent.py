@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from contract.runner_process import ids_prompt, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seams.records import hash_of
+from seams.records import DeclaredWork, hash_of
 from seams.runner import wire
 
 from wattdock.config import ExperimentConfig
-from wattdock.inputs import load_prompts
+from wattdock.inputs import PromptSet, load_prompts
+from wattdock.records import RequestRecord as StoredRequest
 from wattdock.runner import PassRequest
 from wattdock_proto.v1 import runner_pb2 as pb
 from wattdock_runner.checkpoint import hash_of as runners_hash_of
@@ -251,6 +252,25 @@ def test_what_is_not_as_declared_is_counted_by_what_differs() -> None:
     assert mismatches(7, max_output_tokens=3, output_tokens=3) == {"output limit": 1, "answer length": 1}
     assert mismatches(7, output_tokens=5) == {"answer length": 1}
     assert mismatches(7, index=8)["order"] == 1
+
+
+def test_texts_that_a_chat_template_makes_one_are_not_called_another_prompt() -> None:
+    """A template may trim a message; a runner that sends another text in its place is still found."""
+    pair = (("system", "Hello"), ("user", " Why? "))
+    sent: tuple[Any, ...] = ("Hello", "Hello ", (("user", "\nHello"),), pair, "Why?")
+    prompts = PromptSet(sent, (None,) * 5, sha256="", name="x", means=(None, 64.0))
+    config = ExperimentConfig.model_validate({"backend": "fake"})
+
+    def mismatches(hashes: str) -> dict[str, int]:
+        requests = [
+            StoredRequest(index=i, submitted_ns=i, max_output_tokens=64, output_tokens=3, prompt_hash=ord(each))
+            for i, each in enumerate(hashes)
+        ]
+        return DeclaredWork.of(prompts, config, requests, start_ns=0, ignore_eos=False).mismatches
+
+    assert mismatches("hhhde" * 2) == {}
+    assert mismatches("hhhdd" * 2) == {"prompt": 2}
+    assert mismatches("hhhdehhxde") == {"prompt": 1}
 
 
 prompt_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=5)

@@ -86,7 +86,12 @@ def _mismatches(
 ) -> dict[str, int]:
     ids = {i: item for i, item in enumerate(prompts.items) if isinstance(item, array)}
     hashes: dict[int, int | None] = {i: hash_of(item) for i, item in ids.items()}
-    # The ids of a text are the runner's: the same at each repeat, and not those of another text.
+    # The ids of a text are the runner's: the same at each repeat, and not those of another text, but for whitespace
+    # around a message, which a chat template may leave out.
+    chats = {i: (("user", item),) if isinstance(item, str) else item for i, item in enumerate(prompts.items)}
+    texts = {
+        i: [(role, said.strip()) for role, said in chat] for i, chat in chats.items() if not isinstance(chat, array)
+    }
     text_of: dict[int | None, object] = {}
     first, arrivals_ns = prompts.first_output_tokens, prompts.arrivals_ns
     found = Counter[str]()
@@ -94,8 +99,8 @@ def _mismatches(
         place, index = request.index % len(limits), request.index
         limit = first[index] if index < len(first) else limits[place]
         due_ns = start_ns + arrivals_ns[index] if index < len(arrivals_ns) else None
-        item = prompts.items[place]
-        is_known = place in ids or text_of.setdefault(request.prompt_hash, item) == item
+        text = texts.get(place)
+        is_known = place in ids or text_of.setdefault(request.prompt_hash, text) == text
         differs = {
             "order": index != position,
             "instant": bool(arrivals_ns) and request.intended_ns != due_ns,
