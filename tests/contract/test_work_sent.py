@@ -5,6 +5,7 @@ What must arrive is worked out here from the settings alone, not by the code tha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from contract.runner_process import ids_prompt, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seams.records import DeclaredWork, hash_of
+from seams.records import DeclaredWork
 from seams.runner import wire
 
 from wattdock.config import ExperimentConfig
 from wattdock.inputs import PromptSet, load_prompts
 from wattdock.records import RequestRecord as StoredRequest
 from wattdock.runner import PassRequest
+from wattdock_proto.prompt_hash import hash_of
 from wattdock_proto.v1 import runner_pb2 as pb
-from wattdock_runner.checkpoint import hash_of as runners_hash_of
 from wattdock_runner.clock import now_ns
 from wattdock_runner.messages import pass_events, pass_from
 from wattdock_runner.recorder import PassRecorder
@@ -318,7 +319,8 @@ def test_every_engine_generates_from_the_prompts_and_limits_it_was_sent(runner: 
 
 
 def test_a_hash_is_of_the_ids_and_their_order() -> None:
-    """As both sides of the wire work it out."""
+    """Each is a little-endian uint32, as runner.proto says."""
     ids = [1, 2, 70_000]
-    assert hash_of(array("I", ids)) == runners_hash_of(ids) != hash_of(array("I", reversed(ids)))
-    assert 0 <= hash_of(array("I", ids)) < 2**64
+    packed = bytes.fromhex("01000000 02000000 70110100")
+    assert hash_of(ids) == hash_of(array("I", ids)) == int.from_bytes(hashlib.sha256(packed).digest()[:8], "big")
+    assert hash_of(ids) != hash_of(ids[::-1])

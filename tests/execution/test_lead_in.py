@@ -17,7 +17,7 @@ from seams.study import RestartStarted
 
 from wattdock.clock import NS_PER_S
 from wattdock.inputs import load_prompts
-from wattdock_runner.checkpoint import hash_of
+from wattdock_proto.prompt_hash import hash_of
 
 if TYPE_CHECKING:
     from pathlib import Path

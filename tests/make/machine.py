@@ -29,8 +29,8 @@ from wattdock.planning import ExecutionPlan
 from wattdock.records import PassRecord, RequestRecord, RunnerEnvironment
 from wattdock.runner import Heartbeat, RunnerDescription
 from wattdock.study import events, find_study
+from wattdock_proto.prompt_hash import hash_of
 from wattdock_runner.arrivals import Admission
-from wattdock_runner.checkpoint import hash_of
 from wattdock_runner.values import Arrival, Workload
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
+from wattdock_proto.prompt_hash import hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,11 +73,6 @@ class DeclaredWork:
 
 
 NOTHING_DECLARED = DeclaredWork()
-
-
-def hash_of(ids: array[int]) -> int:
-    """Return the hash of a prompt's ids, as `prompt_hash` in runner.proto explains it."""
-    return int.from_bytes(hashlib.sha256(np.asarray(ids, dtype="<u4").tobytes()).digest()[:8], "big")
 
 
 def _mismatches(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from wattdock_proto.headers import MAX_HEADER_BYTES, indexed_names
+from wattdock_proto.prompt_hash import hash_of, packed
 from wattdock_proto.weight_names import INDEX, TOKENIZER_FILES, names_in, weight_names
 from wattdock_runner.chat import ChatTemplate
 from wattdock_runner.errors import InvalidRequest
@@ -100,7 +100,7 @@ def encode_each(
     for position, prompt in enumerate(prompts):
         if isinstance(prompt.content, (str, Chat)):
             ids = list(encode(prompt.content, f"prompt {position}"))
-            rendered.update(_packed([len(ids)]) + _packed(ids))
+            rendered.update(packed([len(ids)]) + packed(ids))
             recorder.rendered_sha256 = rendered.hexdigest()
         else:
             ids = list(prompt.content)
@@ -109,16 +109,6 @@ def encode_each(
     if empty := [prompt.position for prompt in encoded if not prompt.ids]:
         raise InvalidRequest(f"prompt {empty[0]} has no tokens")
     return tuple(encoded)
-
-
-def hash_of(ids: Sequence[int]) -> int:
-    """Return the hash of a prompt's ids, as `prompt_hash` in runner.proto explains it."""
-    return int.from_bytes(hashlib.sha256(_packed(ids)).digest()[:8], "big")
-
-
-def _packed(numbers: Sequence[int]) -> bytes:
-    """Return numbers as little-endian uint32s."""
-    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def first_requests(prompts: Sequence[EncodedPrompt], limits: Sequence[int]) -> tuple[EncodedPrompt, ...]:
