@@ -135,6 +135,8 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "draft model", environment.model.draft
         runner = environment.runner
         dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
+        if quantized := runner.engine_args.get("quantization"):
+            dtype = f", {quantized} weights{dtype and f'{dtype} elsewhere'}"
         version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
         yield "backend", f"{environment.backend}: {version}{dtype}"
     if environment:
