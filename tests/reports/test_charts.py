@@ -356,6 +356,17 @@ def test_a_table_has_lengths_beside_joules_per_token_and_an_interval_of_joules_p
     assert cells["score"] == "0.500 [0.402, 0.598]"
 
 
+def test_results_of_different_work_are_series_of_their_own_and_a_note_says_so() -> None:
+    """One of other lengths is no better for fewer joules; of one work the legend has no lengths."""
+    pair = [row("a", restarts=[1.0]), row("b", {"config.workload.max_output_tokens": 8}, restarts=[0.5])]
+    different, same = (str(spec("pareto", rows)) for rows in (pair, [pair[0], row("c", restarts=[0.5])]))
+    assert ["of 2 different works" in made for made in (different, same)] == [True, False]
+    assert [{text for text in ("20 out", "8 out") if f"in, {text}'" in made} for made in (different, same)] == [
+        {"20 out", "8 out"},
+        {"20 out"},
+    ]
+
+
 def test_a_limit_that_is_drawn_is_told_by_its_mean_and_range_as_plan_tells_it() -> None:
     """A mean alone would read as the most that an answer has."""
     drawn = {"distribution": "uniform", "min": 1, "max": 63}
