@@ -161,7 +161,11 @@ OPENED_ELSEWHERE = {
     "publish/bundle.py: in a new folder": {"(files.folder / inner).open"},
     "launch/packages.py: in a new folder": {"(venv / NOTE).write_text"},
     "records/disk.py: in a new folder": {"(scratch / RECORD).write_text"},
-    "store/folders.py: in a new folder": {"(place / RESULT).write_text", "(place / LOG).open"},
+    "store/folders.py: in a new folder": {
+        "(place / RESULT).write_text",
+        "(place / SUMS).write_text",
+        "(place / LOG).open",
+    },
     "metering/meter.py: no file": {"self._source.open"},
     "metering/zeus.py: no file": {"super().open"},
 }

@@ -172,12 +172,17 @@ def load(name: FilePath, output_dir: FilePath = "results", *, again: bool = Fals
         name: A result, study, bundle or folder of results; in `output_dir` the beginning of a name is enough.
         again: Whether the records are analysed and audited again, as this version of wattdock does.
 
+    Warns of experiments of a study that have no result, and where one run of several was taken.
+
     Raises:
         ConfigError: No result has this name, or several have.
         StoreError: A result or bundle cannot be read.
     """
     found = find_results(
-        [os.fspath(name)], Path(output_dir), lambda bundle: _UNPACKED.enter_context(open_bundle(bundle)).folder
+        [os.fspath(name)],
+        Path(output_dir),
+        lambda bundle: _UNPACKED.enter_context(open_bundle(bundle)).folder,
+        lambda line: warnings.warn(line, stacklevel=4),
     )
     return Results(Result(stored.analysed_again() if again else stored) for stored in found)
 

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 # In a folder of results: the folder of studies' folders, and in each of those its journal; in the journal's first line:
 # the folder in which the study was begun, where relative paths of its settings begin.
 STUDIES, JOURNAL, BEGUN_IN = "studies", "journal.jsonl", "begun_in"
-RESULT, RESTARTS = "result.json", "restarts"
+# The event of a journal's line about a stored result; the largest journal that is read: three times that of 10,000
+# experiments. Parsed, it takes 27 times its size.
+STORED, MAX_JOURNAL_BYTES = "stored", 64_000_000
+# In a result: its figures, its records, and in a bundle, too: the hash of each file.
+RESULT, RESTARTS, SUMS = "result.json", "restarts", "SHA256SUMS"
 # A bundle's file name ends so; in it: what it holds, and the folder of its results.
 TAR, MANIFEST, BUNDLED = ".tar", "bundle.json", "results"
 # How much of a log is shown where a runner failed.

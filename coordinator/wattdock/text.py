@@ -309,3 +309,8 @@ def _writable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_writable(child) for child in value]
     return whole_characters(value) if isinstance(value, str) else value
+
+
+def sums_of(hashes: Mapping[str, str]) -> str:
+    """Return the content of SHA256SUMS, as `sha256sum -c` reads it, from the files' hashes by name."""
+    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))

@@ -420,7 +420,7 @@ def test_what_failed_without_records_stands_beside_what_is_analysed_again(called
     shutil.copytree(folder, other)
     shutil.rmtree(other / "restarts")
     for status, code in (("failed", 0), ("ok", 7)):
-        (other / "result.json").write_text(json.dumps({**was, "status": status}))
+        (other / "result.json").write_text(json.dumps(was | {"status": status, "experiment_id": "1" * 64}))
         done = called("report", RESULTS, "--again")
         assert done.returncode == code, done.stderr
 

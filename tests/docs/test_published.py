@@ -45,18 +45,25 @@ def test_the_published_figure_follows_from_its_records(called: Called) -> None:
     assert tails_s == [pytest.approx(0.160, abs=5e-4), pytest.approx(1.226, abs=5e-4)]
 
 
-def test_the_bundle_that_was_reproduced_follows_from_its_records(called: Called) -> None:
-    """It is publishable, too; the page and README have both figures."""
-    kept = [DOCS / f"measurements/data/{name}.tar" for name in ("vllm-h200", "vllm-h200-first")]
-    second, result = json.loads(called("show", *kept, "--again", "--json").stdout)
-    more = result["budget"]["energy_per_unit_j"] / second["budget"]["energy_per_unit_j"] - 1
-    assert f". {more * 100:.1f} % more, equivalent" in (DOCS / "measurements/publishable.md").read_text(
-        encoding="utf-8"
-    )
-    figure = f"{result['budget']['energy_per_unit_j']:.4f}{{}} ± {result['budget']['expanded']:.2%}"[:-1]
-    assert result["audit"]["publishable"] is True
-    assert figure.format(" J per output token") in (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
-    assert figure.format("") in (DOCS.parent / "README.md").read_text(encoding="utf-8")
+def test_the_bundles_that_were_reproduced_follow_from_their_records(called: Called, tmp_path: Path) -> None:
+    """It and the next one are publishable, too; the page and README have all figures, the page that of the model."""
+    kept = [DOCS / f"measurements/data/{name}.tar" for name in ("vllm-h200-first", "vllm-h200", "vllm-h200-third")]
+    page = (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    joules = []
+    for result in json.loads(called("show", *kept, "--again", "--json").stdout):
+        budget, tokens_per_s = result["budget"], result["performance"]["output_tokens_per_s"]
+        joules.append(budget["energy_per_unit_j"])
+        figure = f"{joules[-1]:.4f} ± {budget['expanded']:.2%}"[:-1]
+        assert result["audit"]["publishable"] is True
+        assert f"| {figure} % | {tokens_per_s:,.0f} |" in page
+        assert figure.replace(" ±", " J per output token ±") in readme or figure in readme
+    less, more = joules[0] / joules[1] - 1, joules[2] / joules[1] - 1
+    assert f": {less * 100:.1f} % less, then {more * 100:.1f} % more, equivalent" in page
+    called("plot", "table", "--again", *kept, "-o", tmp_path / "table.md")
+    pooled = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "0.3318 J/output token [0.3228, 0.3410] for boards of the model" in pooled
+    assert "0.3318 [0.3228, 0.3410] for boards of the model" in page
 
 
 def test_figures_that_another_version_analysed_are_named(called: Called, tmp_path: Path) -> None:
@@ -105,13 +112,21 @@ def test_the_kept_figure_of_peoples_lengths_follows_from_its_records(called: Cal
     """Six restarts, some of which the host slowed: the interval is too wide, and nothing else stands against it."""
     kept = DOCS / "measurements/data/smollm2-people-h200.tar"
     [result] = json.loads(called("show", kept, "--again", "--json").stdout)
-    page = (DOCS / "measurements/publishable.md").read_text(encoding="utf-8")
+    page = (DOCS / "measurements/people.md").read_text(encoding="utf-8")
     budget = result["budget"]
     assert f"**{budget['energy_per_unit_j']:.4f} J per output token ± {budget['expanded']:.2%}"[:-1] in page
     assert " | ".join(f"{each:.4f}" for each in budget["per_restart"]) in page
     against = [check["name"] for check in result["audit"]["checks"] if check["status"] in ("fail", "unknown")]
     assert against == ["uncertainty"]
     assert [name for name in against if f'"{name}"' not in page] == []
+    kept = DOCS / "measurements/data/smollm2-people-320-h200.tar"
+    [result] = json.loads(called("show", kept, "--again", "--json").stdout)
+    budget, speed, [gpu] = result["budget"], result["performance"], result["gpus"].values()
+    assert result["audit"]["publishable"] is True
+    figure = f"{budget['energy_per_unit_j']:.4f} J per output token ± {budget['expanded']:.2%}"[:-1]
+    assert f"**{figure} %, publishable**, {speed['output_tokens_per_s']:,.0f} tokens/s" in page
+    assert figure in (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"waited at most {1 - gpu['worst_pass_busy_share']:.1%}"[:-1] in page
 
 
 def test_the_boards_of_the_container_and_both_together_follow_from_their_records(
@@ -171,9 +186,10 @@ def test_kept_figures_of_two_gpus_follow_from_their_records(called: Called) -> N
     # Over whole passes, with shortened first answers, it was 32.11 J.
     assert pipeline
     assert pipeline.energy_per_request_j == pytest.approx(33.43, abs=5e-3)
-    speed = speeds["data_parallel_size=2"].speed_figure
-    assert speed
-    assert f"| DP=2 | {speed.value:,.0f} {speed.interval:,.0f} |" in page
+    for split, label in (("DP=2", "data_parallel_size=2"), ("PP=2", "pipeline_parallel_size=2")):
+        speed = speeds[label].speed_figure
+        assert speed
+        assert f"| {split} | {speed.value:,.0f} {speed.interval:,.0f} |" in page
     of_restarts = speeds["data_parallel_size=2"].restarts("output_tokens_per_s").values
     assert "DP=2 made {:,.0f}, {:,.0f} and {:,.0f} tokens/s".format(*of_restarts) in page
 
@@ -184,10 +200,13 @@ def test_kept_figures_of_pytorchs_splits_follow_from_their_records(called: Calle
         (DOCS / "measurements/h200-splits.md").read_text(encoding="utf-8"),
         DOCS / "measurements/data/pytorch-splits-two-h200.tar",
     )
-    for result in json.loads(called("show", bundle, "--again", "--json").stdout):
-        budget, checks = result["budget"], result["audit"]["checks"]
-        assert f"| {budget['energy_per_unit_j']:.3f} [" in page
-        against = {check["name"] for check in checks if check["status"] in ("fail", "unknown")}
+    for stored in wattdock.load(bundle, again=True):
+        speed, energy, audit = stored.data.speed_figure, stored.data.energy_figure, stored.data.audit
+        assert speed
+        assert energy
+        assert audit
+        assert f"| {speed.value:,.0f} {speed.interval:,.0f} | {energy.value:.3f} {energy.interval:.3f} |" in page
+        against = {check.name for check in audit.checks if check.status in ("fail", "unknown")}
         assert against == {"measured window", "uncertainty", "weights", "software"}
     assert "fewest joules: one GPU" in (shown := called("scaling", "--again", bundle).stdout)
     ratio = "1.51 [1.25, 1.82] times as much"

@@ -113,7 +113,7 @@ def test_a_bundle_takes_no_journal_that_the_maker_of_a_result_only_links_to(vict
     """A result names its study, and a link in that study's name leads to the victim's own file."""
     as_neighbour(
         victim,
-        f"""{COPY}; sed -i 's/"study_id": "[^"]*"/"study_id": "20990101T000000-x-1"/' result.json
+        f"""{COPY}; rm SHA256SUMS; sed -i 's/"study_id": "[^"]*"/"study_id": "20990101T000000-x-1"/' result.json
         mkdir ../studies/20990101T000000-x-1; ln -s $private/secret.json ../studies/20990101T000000-x-1/journal.jsonl
         """,
     )

@@ -36,6 +36,7 @@ def test_a_run_stores_one_whole_result_and_shows_it(wattdock: Command) -> None:
     assert result["audit"]["publishable"] is False
     [folder] = (wattdock.folder / "results").glob("2*")
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [
+        "SHA256SUMS",
         "restarts/0/record.json",
         "restarts/0/requests.parquet",
         "restarts/0/steps.parquet",

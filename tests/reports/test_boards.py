@@ -39,7 +39,7 @@ def test_board_means_give_the_interval_for_the_model_and_restarts_the_one_for_th
     """Student's t on three means; the spreads of each board's restarts, with Welch's degrees of freedom."""
     pool, means = pooled(), [fmean(values) for values in RESTARTS.values()]
     assert pool.mean == pytest.approx(fmean(means))
-    over = stats.t.interval(0.95, 2, 0, stats.sem(means) / fmean(means))
+    over = stats.t.interval(0.95, 2, 0, stats.sem(np.log(means)))
     assert list(pool.over_boards) == pytest.approx(list(fmean(means) * np.exp(over)))
     squares = sum((value - fmean(values)) ** 2 for values in RESTARTS.values() for value in values)
     within = (squares / 5) ** 0.5
@@ -124,6 +124,7 @@ def test_only_results_that_differ_in_nothing_but_their_board_are_pooled() -> Non
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"config.workload.batch_size": 99})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"environment.gpu_names": ["another"]})]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], status="failed")]) == {}
+    assert pools([first, on("GPU-b", [-1.0, 0.1])]) == {}
     assert pools([first, on("GPU-b", [1.0, 1.1], **{"energy.windows.headline": "steady_state"})]) == {}
     assert pools([first, on("GPU-a", [1.2])]) == {}
     [pool] = pools([first, on("GPU-a", [1.2]), on("GPU-b", [1.3])]).values()

@@ -37,17 +37,17 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 
 def test_the_test_is_welchs_on_logarithms(stats: Any) -> None:
-    """By scipy's t on relative standard errors; with the sides swapped the inverse ratio."""
+    """By scipy's t on the logarithms' standard errors; with the sides swapped the inverse ratio."""
     first, second = [1.0, 1.1, 1.05], [1.2, 1.4, 1.3, 1.35]
     found, back = difference(first, second), difference(second, first)
-    parts = [(stats.sem(side) / np.mean(side)) ** 2 for side in (first, second)]
+    parts = [stats.sem(np.log(side)) ** 2 for side in (first, second)]
     error, ratio = sum(parts) ** 0.5, np.log(np.mean(second) / np.mean(first))
     theirs = stats.t(sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 3), loc=ratio, scale=error)
     assert found.p_value == pytest.approx(2 * theirs.cdf(0))
     assert list(found.interval) == pytest.approx([np.exp(end) - 1 for end in theirs.interval(0.95)])
     assert (1 + found.relative) * (1 + back.relative) == pytest.approx(1)
     assert found.p_not_above(0.03) == pytest.approx(theirs.cdf(np.log(1.03)))
-    # The logarithms' own test, of which this is the first order in their spread.
+    # The logarithms' own test, which has geometric means.
     logs = stats.ttest_ind(np.log(second), np.log(first), equal_var=False)
     assert np.log(found.p_value) == pytest.approx(np.log(logs.pvalue), rel=0.01)
     assert found.p_not_above(0.03) + found.p_not_below(0.03) == pytest.approx(1)

@@ -28,7 +28,7 @@ from wattdock.analysis.performance import (
 )
 from wattdock.analysis.phases import Bins, MeteredWork, Phases, Work, costs, phases, rounds_of
 from wattdock.analysis.procedure import procedure
-from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width
+from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width, quality
 from wattdock.analysis.statistics import (
     CONFIDENCE,
     SPEED,
@@ -121,6 +121,7 @@ __all__ = [
     "phases",
     "pooled_deviation",
     "procedure",
+    "quality",
     "quantiles",
     "required_conditions",
     "rounds_of",

@@ -1,5 +1,6 @@
 """What tests reach behind the door of `study`: a name that moves is changed here only."""
 
+from wattdock.files import STORED
 from wattdock.study.events import (
     EVENTS,
     Event,
@@ -19,7 +20,7 @@ from wattdock.study.events import (
     UnexpectedError,
     logged,
 )
-from wattdock.study.journal import LOCK, RECORDS, STORED, History, Journal, histories, read_journal
+from wattdock.study.journal import LOCK, RECORDS, History, Journal, histories, read_journal
 
 __all__ = [
     "EVENTS",

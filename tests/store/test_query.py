@@ -28,7 +28,8 @@ def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) ->
     """Store the sample, of day `letter` of January, with values changed, each named by its place: `config__backend`."""
     day = ord(letter) - ord("a") + 1
     places = {place.replace("__", "."): value for place, value in changes.items()}
-    sample = document({"started_utc": f"2026-01-{day:02}T00:00:00+00:00", **places})
+    own = {"started_utc": f"2026-01-{day:02}T00:00:00+00:00", "study.study_id": f"202601{day:02}T000000-{letter}-1"}
+    sample = document(own | places)
     made = folder / f"202601{day:02}T000000-{letter}"
     made.mkdir(parents=True)
     (made / "result.json").write_text(json.dumps(sample))

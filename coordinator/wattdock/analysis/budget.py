@@ -13,7 +13,15 @@ import numpy as np
 from pydantic import AliasChoices, Field
 
 from wattdock.analysis.block_fit import LEAST_BLOCKS, TEMPERATURE_COEFFICIENT, Fit, Window, fitted, slopes_of
-from wattdock.analysis.statistics import BETWEEN_SESSIONS, LEAST_RESTARTS, Figure, Interval, effective_freedom, t_factor
+from wattdock.analysis.statistics import (
+    BETWEEN_SESSIONS,
+    LEAST_RESTARTS,
+    Figure,
+    Interval,
+    Restarts,
+    effective_freedom,
+    t_factor,
+)
 from wattdock.text import pluralize
 from wattdock.values import Stored
 
@@ -191,12 +199,12 @@ def budget(
     weights = np.bincount(number, tokens)
     values = np.bincount(number, rates * (1 - off @ fit.slopes + warmth) * tokens) / weights
     within = np.sqrt(repeated * np.bincount(number, (fit.scatter * tokens) ** 2)) / weights
-    of_restarts = weights / weights.sum()
-    inside = hypot(*(of_restarts * within))
+    of_restarts = Restarts(tuple((values * weights).tolist()), tuple(weights.tolist()))
+    inside = hypot(*(weights / weights.sum() * within))
     free_blocks = np.bincount(number, [len(window.block_s) - 1 for window in windows])
     of_blocks = int(free_blocks.sum())
     entries = [
-        _restarts_entry(values, of_restarts, inside, of_blocks),
+        _restarts_entry(of_restarts, inside, of_blocks),
         Entry(
             name=Budget.ROOM,
             standard_uncertainty=TEMPERATURE_SENSITIVITY * ROOM_C,
@@ -296,18 +304,15 @@ def _warmth_entry(remaining_c: float, uncertainty_c: float, *, known: bool) -> E
     )
 
 
-def _restarts_entry(values: Floats, shares: Floats, inside: float, of_blocks: int) -> Entry:
+def _restarts_entry(restarts: Restarts, inside: float, of_blocks: int) -> Entry:
     """Return the entry for how restarts differ, which is never less than what scatters within them.
 
     Args:
-        values, shares: J/token of each restart, and its share of the tokens.
+        restarts: Their corrected joules and tokens.
         inside: Relative standard uncertainty of the figure from blocks within restarts.
         of_blocks: Degrees of freedom of the blocks about their windows' means.
     """
-    count = len(values)
-    deviation = float(np.std(np.log(values), ddof=1)) if count > 1 and values.min() > 0 else None
-    # A ratio estimator's error would be too small where one restart is much longer than the others.
-    between = (deviation or 0.0) * hypot(*shares)
+    count, deviation, between = len(restarts), restarts.deviation, restarts.relative_error
     spread = "" if deviation is None else f", standard deviation {deviation:.2%}"
     return Entry(
         name=Budget.RESTARTS,

@@ -52,7 +52,8 @@ class EnergyResult(Stored):
             all that makes J/token uncertain.
         bystander_j: GPUs of the host that the experiment did not use, by UUID.
         measured_per_output_token_j, mean_power_w: Of the headline's window, see `windows.headline`.
-        energy_per_request_j: All joules of that window ÷ the requests whose first token came in it.
+        energy_per_request_j: All joules of that window ÷ the requests whose first token came in it. It has no interval:
+            how long these requests are is a draw, for which the budget corrects joules per output token only.
         cross_check: A second meter's figures of the same passes; null without one.
         host_j: CPU packages and memory of the whole host by domain ("package-0", "package-0-dram"), never part of any
             other figure; empty where they cannot be read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis.joules import ratio
-from wattdock.analysis.performance import arrivals, since_arrival_s, tpot_s
+from wattdock.analysis.performance import answered, arrivals, since_arrival_s, tpot_s
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ NO_INSTANTS = "the engine does not tell when requests got their first token and 
 class Goodput(Stored):
     """Requests that met every limit of the settings' `slo`; null with the reason where that is unknown.
 
-    All figures are of the headline's part of the passes (`energy.windows.headline`) and of the requests that arrived
-    in it, as latencies are; an arrival that was never served is not among them (`performance.arrivals_due`). Joules are
-    *all* joules of that part ÷ what met the limits: energy of requests that missed them, and of waiting, is in.
+    All figures are of the headline's part of the passes (`energy.windows.headline`), and by the requests that arrived
+    in its first half, as `e2e` is; an arrival that was never served is not among them (`performance.arrivals_due`).
+    Joules are *all* joules of that part ÷ what met the limits: energy of requests that missed them, and of waiting, is
+    in.
 
     Attributes:
         missed: Requests beyond each limit; one may miss several. An aborted request misses all.
@@ -43,7 +44,7 @@ def goodput(measured: Measured) -> Goodput | None:
     """Return which requests of all passes met the settings' `slo`, and their cost; None where nothing was asked."""
     if (slo := measured.config.slo) is None:
         return None
-    parts, requests = measured.headline, arrivals(measured)
+    parts, requests = measured.headline, answered(measured)
     seconds = sum(part.duration_s or 0.0 for part in parts)
     if not requests or not seconds:
         return Goodput(reason="no request arrived in the part of the passes that counts")
@@ -52,7 +53,9 @@ def goodput(measured: Measured) -> Goodput | None:
         return Goodput(reason=NO_INSTANTS)
     misses = [_missed(request, limits_s) for request in requests]
     met = [request for request, missed in zip(requests, misses, strict=True) if not missed]
-    tokens = sum(request.output_tokens or 0 for request in met)
+    # For each of the first half there are so many in the whole, if those are like these.
+    each = len(arrivals(measured)) / len(requests)
+    tokens = sum(request.output_tokens or 0 for request in met) * each
     total_j = known_sum(part.total_j for part in parts)
     unknown = next((part.reason for part in parts if part.reason), None)
     return Goodput(
@@ -60,9 +63,9 @@ def goodput(measured: Measured) -> Goodput | None:
         requests_met=len(met),
         missed={name: sum(name in missed for missed in misses) for name in limits_s},
         share_met=len(met) / len(requests),
-        requests_met_per_s=len(met) / seconds,
+        requests_met_per_s=len(met) * each / seconds,
         output_tokens_met_per_s=tokens / seconds,
-        energy_per_request_met_j=ratio(total_j, len(met)),
+        energy_per_request_met_j=ratio(total_j, len(met) * each),
         energy_per_output_token_met_j=ratio(total_j, tokens),
         reason=unknown if total_j is None else None if met else "no request met it",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ class Performance(Stored):
         backlog_slope: Growth of the requests' delay in seconds per second, in the worst pass; see `backlog_slope()`. 0
             for an engine that keeps up, 0.25 for an engine that serves 80 % of the offered rate.
         ttft, tpot, e2e: Time to first token; per output token after the first; to the last token. From the intended
-            arrival where there was one, else from submission, of the requests that arrived in the window.
+            arrival where there was one, else from submission, of the requests that arrived in the window; `tpot` and
+            `e2e` in its first half, see `answered()`.
         itl: Time between a token of the window and the one before it of the same request, each token after the first
             counted once; null with the reason in `itl_reason`. See `inter_token_latency()`.
         drafts: Null without speculative decoding.
@@ -173,8 +175,8 @@ def performance(measured: Measured) -> Performance | None:
         arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
         ttft=quantiles(since_arrival_s(request, request.first_token_ns) for request in arrived),
-        tpot=quantiles(map(tpot_s, arrived)),
-        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in arrived),
+        tpot=quantiles(map(tpot_s, answered(measured))),
+        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in answered(measured)),
         **inter_token_latency(measured),
         drafts=drafts(passes),
         serving=serving(passes),
@@ -184,6 +186,20 @@ def performance(measured: Measured) -> Performance | None:
 def arrivals(measured: Measured) -> list[RequestRecord]:
     """Return the requests that arrived in the headline's window, at its start included and at its end not."""
     return measured.requests_with(lambda request: arrived_ns(request) + 1)
+
+
+def answered(measured: Measured) -> list[RequestRecord]:
+    """Return those of `arrivals` in the first half of the window, or in the whole pass: others are answered in a drain.
+
+    There are ever fewer beside them then, since no new requests come, and each token takes less.
+    """
+    kept: list[RequestRecord] = []
+    for run_pass, part in zip(measured.pass_records, measured.headline, strict=True):
+        at_ns = [arrived_ns(request) + 1 for request in run_pass.requests]
+        middle_ns = None if part.window == "drained" else ((part.start_ns or 0) + (part.end_ns or 0)) // 2
+        first = [part.holds(each) and (middle_ns is None or each <= middle_ns) for each in at_ns]
+        kept += compress(run_pass.requests, first)
+    return kept
 
 
 def mean_in_flight(measured: Measured) -> float | None:
@@ -251,12 +267,12 @@ def undrained(passes: Sequence[PassRecord]) -> list[str]:
     problems = []
     for run_pass in passes:
         last_ns = int(run_pass.tokens.at_ns[-1]) if len(run_pass.tokens.at_ns) else run_pass.span.start_ns
-        inside_ns = range(run_pass.span.start_ns, run_pass.span.end_ns + 1)
-        outside = [request for request in run_pass.requests if request.finished_ns not in inside_ns]
+        ends_ns = [request.finished_ns for request in run_pass.requests]
+        outside = sum(not (at_ns and run_pass.span.start_ns <= at_ns <= run_pass.span.end_ns) for at_ns in ends_ns)
         aborted = sum(request.finish_reason == "abort" for request in run_pass.requests)
         faults = {
             "tokens came after it": last_ns > run_pass.span.end_ns,
-            f"{len(outside)} of its requests did not finish in it": bool(outside),
+            f"{outside} of its requests did not finish in it": bool(outside),
             f"{aborted} of its requests were aborted": bool(aborted),
         }
         problems += [f"pass {run_pass.index + 1}: {text}" for text, is_so in faults.items() if is_so]

@@ -1,7 +1,8 @@
 """How well a model answered, and what its right answers cost: scores, J per item and J per correct answer. Pure.
 
 Joules are those of a task's passes. Both items and restarts are samples: the interval is of other items of the kind and
-of other restarts; for it alone, an item's joules are its share of its pass's, by output tokens, whatever its prompt.
+of other restarts. For it alone, an item's joules are its share of its pass's. A prompt token costs between nothing and
+as much as an output token; in that share a variance is convex, so largest at an end: the wider interval counts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from wattdock.analysis.measured import Measured
     from wattdock.quality import Score
-    from wattdock.records import Evaluation, PassRecord, RestartRecord
+    from wattdock.records import Evaluation, PassRecord, RequestRecord, RestartRecord
 
     Floats = NDArray[np.float64]
 
@@ -148,8 +149,8 @@ class _Items:
     """Items in all restarts.
 
     Attributes:
-        table: Each item's score, joules, output tokens, tokens of thought, NaN where unknown, and whether an answer of
-            it was cut; shape (restarts, items, 5).
+        table: Each item's score, joules by output tokens and by all tokens, output tokens, tokens of thought, NaN where
+            unknown, and whether an answer of it was cut; shape (restarts, items, 6).
         timing: Relative standard uncertainty of the meter's joules.
     """
 
@@ -166,19 +167,19 @@ class _Items:
     def where(self, category: str) -> _Items:
         """Return the items of one category, without joules."""
         table = self.table[:, [at for at, name in enumerate(self.categories) if name == category]]
-        table[:, :, 1] = np.nan
+        table[:, :, 1:3] = np.nan
         return replace(self, table=table, reason="joules are known of a task's passes, with all its categories")
 
     def figures(self, name: str) -> dict[str, Any]:
         """Return the fields of `AnswerFigures`."""
         restarts, items, _ = self.table.shape
-        correct, total_j, tokens, thoughts, cut = self.table.sum(axis=(0, 1)).tolist()
+        correct, total_j, _, tokens, thoughts, cut = self.table.sum(axis=(0, 1)).tolist()
         score, known, interval, more = correct / self.scores.size, not isnan(total_j), None, _with_two(self.scores)
         reason = self.reason if not known else None if correct else "no answer is right"
         if not reason and restarts < LEAST_RESTARTS:
             reason = f"asked in {pluralize(restarts, 'restart')}, an interval needs {LEAST_RESTARTS}"
         elif not reason:
-            half = half_width(self.scores, self.table[:, :, 1], self.timing)
+            half = max(half_width(self.scores, self.table[:, :, at], self.timing) for at in (1, 2))
             interval = Interval.around(total_j / correct, half)
         return {
             "name": name,
@@ -194,7 +195,7 @@ class _Items:
             "reason": reason,
             "asked": self.scores.size,
             "cut": int(cut),
-            "score_if_right": float(np.maximum(self.scores, self.table[:, :, 4]).mean()),
+            "score_if_right": float(np.maximum(self.scores, self.table[:, :, 5]).mean()),
         }
 
 
@@ -307,23 +308,23 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
     assert spec
     most = spec.max_output_tokens
     for restart, evaluation in found:
-        passes, rates = _numbered(evaluation), dict[int, float]()
+        passes = _numbered(evaluation)
+        rates: dict[int, Floats] = {}
         for number, run_pass in passes.items():
             part = measured.energy_of(restart, run_pass.span)
             joules.append(part)
-            pass_tokens = sum(request.output_tokens or 1 for request in run_pass.requests)
-            # Joules per output token; an answer of no token counts as one.
-            rates[number] = np.nan if part.total_j is None or run_pass.lease_fault else part.total_j / pass_tokens
+            total_j = np.nan if part.total_j is None or run_pass.lease_fault else part.total_j
+            rates[number] = total_j / sum(map(_amounts, run_pass.requests), np.zeros(2))
         row = list[tuple[float, ...]]()
         for score in evaluation.scores:
             requests = [(rates[number], passes[number].requests[at]) for number, at in score.requests]
             tokens = sum(request.output_tokens or 0 for _, request in requests)
-            energy_j = sum(rate * (request.output_tokens or 1) for rate, request in requests)
+            energy_j = sum((rate * _amounts(request) for rate, request in requests), np.zeros(2))
             thoughts = np.nan if score.thought_tokens is None else score.thought_tokens
             # A task's own shorter limit cuts nothing. Given texts have no limit, and no reason why they ended.
             limits = [request.max_output_tokens or most for _, request in requests if request.finish_reason == "length"]
             cut = max(limits, default=0) >= most
-            row.append((score.score, energy_j, tokens, thoughts, cut))
+            row.append((score.score, *energy_j.tolist(), tokens, thoughts, cut))
         rows.append(row)
     faults = (run_pass.lease_fault for _, evaluation in found for run_pass in evaluation.passes)
     total = Joules.of_all(joules)
@@ -333,6 +334,12 @@ def _items(measured: Measured, found: Sequence[tuple[RestartRecord, Evaluation]]
         timing=total.timing_j / total.total_j if total.timing_j and total.total_j else 0.0,
         reason=next((reason for reason in (total.reason, *faults) if reason), None),
     )
+
+
+def _amounts(request: RequestRecord) -> Floats:
+    """Return output tokens, of which an answer without any counts as one, and with them the prompt's computed ones."""
+    answer = request.output_tokens or 1
+    return np.array([answer, answer + (request.prompt_tokens or 0) - (request.cached_prompt_tokens or 0)], float)
 
 
 def _numbered(evaluation: Evaluation) -> dict[int, PassRecord]:

@@ -105,30 +105,36 @@ class Restarts:
         return _sum(self.tops) / _sum(self.bottoms)
 
     @property
-    def relative_error(self) -> float:
-        """Standard error of the logarithm of `value`, from two restarts on; 0 where every restart has the same value.
+    def deviation(self) -> float | None:
+        """Standard deviation of the values' logarithms; None from one value, or where one is not above 0."""
+        logs = [log(value) for value in self.values if value > 0]
+        return pooled_deviation([logs]) if len(logs) == len(self) > 1 else None
 
-        Source: the ratio estimator, Cochran, Sampling Techniques, 3rd ed., 1977, section 6.4, ÷ the figure (delta
-        method).
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the logarithm of `value`; 0 where `deviation` is None.
+
+        Restarts scatter alike, however long they are: a ratio estimator's error is too small where one is much longer.
         """
-        value, top = self.value, _sum(self.tops)
-        off = [top - value * bottom for top, bottom in zip(self.tops, self.bottoms, strict=True)]
-        return sqrt(len(self) / (len(self) - 1) * _sum(map(mul, off, off))) / top if top else 0.0
+        return (self.deviation or 0.0) * hypot(*self.bottoms) / _sum(self.bottoms)
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of `value` (Student's t, n−1, on the logarithm); None with under `LEAST_RESTARTS`."""
+        """The 95 % interval of `value` (Student's t, n−1, on the logarithm); None with under `LEAST_RESTARTS`.
+
+        None also where a value is not above 0, and so has no logarithm.
+        """
         return self.interval_beside(0.0)
 
     def interval_beside(self, known: float | None) -> Interval | None:
         """Return the interval with a relative standard uncertainty that restarts do not show; None where unknown."""
-        if len(self) < LEAST_RESTARTS or known is None:
+        if len(self) < LEAST_RESTARTS or known is None or self.deviation is None:
             return None
         return Interval.around(self.value, hypot(t_factor(len(self) - 1) * self.relative_error, NORMAL95 * known))
 
-    def figure(self) -> Figure:
-        """Return the figure with its interval."""
-        return Figure(self.value, self.interval)
+    def figure(self, known: float | None = 0.0) -> Figure:
+        """Return the figure with its interval, see `interval_beside`."""
+        return Figure(self.value, self.interval_beside(known))
 
 
 def value_and_ends(figure: Figure | None) -> tuple[float | None, float | None, float | None]:

@@ -20,19 +20,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.filesize import decimal as size_text
 
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.files import BUNDLED, MANIFEST, RESULT
+from wattdock.files import BUNDLED, MANIFEST, RESULT, SUMS
 from wattdock.host import folders
 from wattdock.opening import open_data
 from wattdock.owned_folder import OwnedFolder
 from wattdock.publish.archive import AGAIN, PIECE_BYTES, is_safe, unpack
 from wattdock.store import StoredResult, load_result
-from wattdock.text import listed
+from wattdock.text import listed, sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 BUNDLE_SCHEMA: Final = 1
-SUMS, README, STUDY, LOCK = "SHA256SUMS", "README.md", "study.yaml", "images.lock"
+README, STUDY, LOCK = "README.md", "study.yaml", "images.lock"
 PROMPTS, LOCKS, TASKS = "prompts", "package-locks", "tasks"
 DIFFERENCES_SHOWN = 3
 # The longest list of hashes, and the longest manifest: a hundred times those of a study of 1000 results.
@@ -93,11 +93,6 @@ class Bundle(VerifiedBundle):
         """
         folders = [self.folder / BUNDLED / name for name in self.manifest.results]
         return [StoredResult(folder, load_result(folder)) for folder in folders]
-
-
-def sums_of(hashes: Mapping[str, str]) -> str:
-    """Return the content of SHA256SUMS, as `sha256sum -c` reads it, from the files' hashes by name."""
-    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
 
 
 def verify_bundle(path: Path) -> VerifiedBundle:

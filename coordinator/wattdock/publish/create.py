@@ -22,7 +22,7 @@ import yaml
 
 from wattdock.config import ExperimentConfig
 from wattdock.errors import Cause, ConfigError, StoreError
-from wattdock.files import BEGUN_IN, BUNDLED, JOURNAL, MANIFEST, RESTARTS, RESULT, STUDIES, TAR, expanded, whole_file
+from wattdock.files import BEGUN_IN, BUNDLED, JOURNAL, MANIFEST, RESULT, STUDIES, SUMS, TAR, expanded, whole_file
 from wattdock.launch import find_runner
 from wattdock.launch.images import lock_path
 from wattdock.opening import MAX_BYTES, is_trusted, read_regular
@@ -35,18 +35,15 @@ from wattdock.publish.bundle import (
     PROMPTS,
     README,
     STUDY,
-    SUMS,
     TASKS,
     Manifest,
     VerifiedBundle,
-    sums_of,
     verify_bundle,
 )
-from wattdock.records import disk
 from wattdock.reports import markdown, points_of
 from wattdock.reports.wording import boundaries
 from wattdock.secrets import holds_secret
-from wattdock.text import from_json, json_text
+from wattdock.text import from_json, json_text, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,16 +144,13 @@ def _gather(results: Sequence[StoredResult], *, logs: bool, prompts: bool) -> _G
             raise ConfigError(f"two results have the name {folder.name}", "make a bundle of each")
         with stored.opened() as result:
             names = [name for name in result.files() if "/." not in f"/{name}"]
-            restarts = len({span.restart for span in stored.result.spans})
-            records = [f"{RESTARTS}/{number}/{file}" for number in range(restarts) for file in disk.FILES]
-            # A link in a file's place, or in its folder's, is refused where it is opened.
-            if lost := [name for name in records if not {name, *map(str, Path(name).parents)}.intersection(names)]:
-                raise StoreError(f"{folder / lost[0]} is missing", "restore it from a copy, or name other results")
+            stored.require_as_stored(names)
             gathered.files |= {
                 f"{place}/{name}": result.reopenable(name) for name in names if logs or not name.endswith(LOG_SUFFIX)
             }
             _gather_journal(stored.result, gathered, result)
             _gather_inputs(stored.result, gathered, prompts=prompts, is_own=is_trusted(result.owner))
+        gathered.missing += [f"a result of {name}, which the study declares" for name in stored.lacks]
     gathered.missing = [*dict.fromkeys(gathered.missing)]
     if lock.is_file():
         gathered.files[LOCK] = content = read_regular(lock, follow=True)

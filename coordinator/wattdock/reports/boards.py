@@ -121,7 +121,7 @@ def pools(results: Iterable[StoredResult], session_of: SessionOf | None = None) 
     found = {}
     for key, of_key in grouped.items():
         by_board = {board: by_session(same, statistics.ENERGY, session_of) for board, same in of_key.items()}
-        by_board = {board: sessions for board, sessions in by_board.items() if sessions}
+        by_board = {board: each for board, each in by_board.items() if each and session_values(each).value > 0}
         if len(by_board) > 1:
             config = next(iter(of_key.values()))[0].result.config
             budgets = [[row.result.budget for row in of_key[board] if row.result.budget] for board in by_board]

@@ -19,7 +19,7 @@ from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.reports.labels import labels
 from wattdock.reports.wording import declared_texts, lengths_text
 from wattdock.store import Row
-from wattdock.text import pluralize
+from wattdock.text import listed, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,10 +142,15 @@ def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
 
 
 def notes(points: Sequence[Point]) -> str:
-    """Return what the sign behind a label means, and how many results another version analysed; empty without both."""
+    """Return what the sign behind a label means, how many results another version analysed, and which are missing."""
     others = sum(bool(point.row.analysed_by) for point in points)
-    said = f"Another version of wattdock analysed {others} of {len(points)}; --again does so anew."
-    return " ".join([DISTURBED] * any(point.row.disturbed for point in points) + [said] * bool(others))
+    lacks = dict.fromkeys(name for point in points for name in point.stored.lacks)
+    said = {
+        DISTURBED: any(point.row.disturbed for point in points),
+        f"Another version of wattdock analysed {others} of {len(points)}; --again does so anew.": others,
+        f"Declared in the study, and without a result: {listed([*lacks])}.": lacks,
+    }
+    return " ".join(sentence for sentence, holds in said.items() if holds)
 
 
 def are_numbers(names: Sequence[str]) -> list[bool]:

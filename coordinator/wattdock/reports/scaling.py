@@ -13,7 +13,7 @@ from math import hypot, inf, log, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
-from wattdock.analysis import Audit, conditions, statistics
+from wattdock.analysis import Audit, Budget, conditions, statistics
 from wattdock.config import Split
 from wattdock.errors import Cause, ConfigError
 from wattdock.reports.cells import figure_text
@@ -52,7 +52,8 @@ LEAST_SIZES = 4
 METHOD = (
     "Joules: of {covered}, over the GPUs used. Scaling of engines is strong, the same "
     "requests in flight at every size. Joules of one result: with the interval of its uncertainty "
-    "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ. "
+    "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ, of "
+    "tokens/s also the list of requests that all restarts send, of pooled joules the budgets' other entries. "
     "Ratios: of splits that were measured in turns, by the paired t-test of `compare`, restart by restart; else of "
     "these figures, with a 95 % interval from those of both, taken as independent, and 0.3 % (standard deviation) for "
     "each of two sessions. Medians of latency: of one result's requests, so not where several are pooled."
@@ -288,7 +289,12 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
     quantities = (statistics.SPEED, statistics.ENERGY, statistics.POWER) if measured else (statistics.SPEED,)
     restarts = {name: reduce(add, (member.restarts[name] for member in same)) for name in quantities}
     speed = same[0].result.performance if len(same) == 1 else None
-    joules = restarts[statistics.ENERGY].figure() if measured else None
+    figures = {
+        # Results that sent other lists vary less together: too wide, if anything.
+        name: of_name.figure(known_max(_unshown(member.result, name) for member in same))
+        for name, of_name in restarts.items()
+    }
+    joules = figures.get(statistics.ENERGY)
     if joules and len(same) == 1:
         own = same[0].result.energy_figure
         joules = own and replace(own, value=joules.value)  # of the restarts that make pairs
@@ -297,9 +303,9 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         split=same[0].split[1],
         gpus=same[0].split[0],
         restarts=len(restarts[statistics.SPEED]),
-        tokens_per_s=restarts[statistics.SPEED].figure(),
+        tokens_per_s=figures[statistics.SPEED],
         j_per_token=joules,
-        power_w=restarts[statistics.POWER].figure() if measured else None,
+        power_w=figures.get(statistics.POWER),
         ttft_p50_s=speed.ttft.p50_s if speed and speed.ttft else None,
         tpot_p50_s=speed.tpot.p50_s if speed and speed.tpot else None,
         load_imbalance=known_max(each.result.multi_gpu.load_imbalance for each in same if each.result.multi_gpu),
@@ -308,6 +314,14 @@ def _point(same: Sequence[_Usable]) -> SplitPoint:
         results=tuple(member.stored.folder.name for member in same),
         stored=tuple(member.stored for member in same),
     )
+
+
+def _unshown(result: ExperimentResult, quantity: str) -> float | None:
+    """Return the relative standard uncertainty of a figure that its restarts do not show; None where unknown."""
+    if quantity == statistics.SPEED:
+        return result.performance.draw_of_speed if result.performance else None
+    own = result.budget.entries if quantity == statistics.ENERGY and result.budget else []
+    return hypot(*(entry.standard_uncertainty for entry in own if entry.name != Budget.RESTARTS))
 
 
 def _communication(result: ExperimentResult) -> float | None:

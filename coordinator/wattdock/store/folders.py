@@ -6,6 +6,7 @@ A folder appears whole or not at all, and none is ever overwritten.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -23,14 +24,14 @@ from pydantic import ValidationError
 from wattdock.analysis import ExperimentResult
 from wattdock.audit import audited
 from wattdock.errors import Cause, StoreError, os_errors_as
-from wattdock.files import MAX_JSON_BYTES, RESTARTS, RESULT, new_folder, sync
+from wattdock.files import MAX_JSON_BYTES, RESTARTS, RESULT, SUMS, new_folder, sync
 from wattdock.host import Machine
 from wattdock.opening import open_data
 from wattdock.output import print_json
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
 from wattdock.store.table import Row
-from wattdock.text import json_text
+from wattdock.text import json_text, sums_of
 from wattdock.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 LOG = "runner.log"
+RESTORE = f"restore it from a copy; if the change is meant, remove the result's {SUMS}"
 # A restart that was measured, and the folder that holds it already; None where it is to be written.
 Measured = tuple["RestartRecord", "Path | None"]
 
@@ -57,12 +59,14 @@ class StoredResult:
     Attributes:
         bundle: The .tar file that it was read from, where `folder` is a temporary one.
         is_again: Whether this process analysed the records again.
+        lacks: Where its whole study was named, the declared experiments that have no result.
     """
 
     folder: Path
     result: ExperimentResult
     bundle: Path | None = None
     is_again: bool = False
+    lacks: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -106,8 +110,38 @@ class StoredResult:
         return replace(self, result=result.model_copy(update={"study": self.result.study}), is_again=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what result.json holds."""
-        return self.result.model_dump(mode="json", by_alias=True)
+        """Return what result.json holds, and, where its study lacks results, of which experiments."""
+        plain = self.result.model_dump(mode="json", by_alias=True)
+        return plain | ({"study": plain["study"] | {"without_result": self.lacks}} if self.lacks else {})
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether result.json is not as it was stored; False where an earlier version stored it, without hashes."""
+        with suppress(OSError), OwnedFolder.open(self.folder) as opened:
+            return bool(sums := _sums(opened)) and sums.get(RESULT) != _sha256(opened, RESULT)
+        return False
+
+    def require_as_stored(self, names: Sequence[str]) -> None:
+        """Check that a result which others are to get is whole, and as it was stored.
+
+        Args:
+            names: Its files, relative to its folder.
+
+        Raises:
+            StoreError: A file was changed, a record is missing, or there are records of others.
+        """
+        if self.is_changed:
+            raise StoreError(f"{self.folder / RESULT} was changed since it was stored", RESTORE)
+        count = len({span.restart for span in self.result.spans})
+        records = [f"{RESTARTS}/{number}/{file}" for number in range(count) for file in disk.FILES]
+        # A link in a file's place, or in its folder's, is refused where it is opened.
+        if lost := [name for name in records if not {name, *map(str, Path(name).parents)}.intersection(names)]:
+            raise StoreError(f"{self.folder / lost[0]} is missing", "restore it from a copy, or name other results")
+        for restart in opened_restarts(self.folder, self.result) if count else ():
+            records += [f"{RESTARTS}/{restart.path.name}/{file}" for file in disk.FILES]
+        inside = [name for name in names if name.startswith(f"{RESTARTS}/") or name.endswith(f"/{RESULT}")]
+        if count and (strays := [name for name in inside if name not in records]):
+            raise StoreError(f"{self.folder / strays[0]} is no file of this result", "move it away")
 
     def opened(self) -> OwnedFolder:
         """Open its folder.
@@ -150,7 +184,8 @@ class StoredResult:
         """
         import pyarrow as pa
 
-        return pa.concat_tables(disk.read_table(folder, name) for folder in opened_restarts(self.folder, self.result))
+        restarts = opened_restarts(self.folder, self.result, f"{name}.parquet")
+        return pa.concat_tables(disk.read_table(restart, name) for restart in restarts)
 
 
 def store_result(result: ExperimentResult, restarts: Sequence[Measured], *, log: Path, output_dir: Path) -> Path:
@@ -222,18 +257,16 @@ def _read(folder: OwnedFolder) -> ExperimentResult:
         raise StoreError(f"{file}: {why}", "restore it from a copy, or move its folder away") from error
 
 
-def readable_results(folders: Iterable[Path], warn: Warn, *, again: bool = False) -> Iterator[StoredResult]:
+def readable_results(folders: Iterable[Path], warn: Warn) -> Iterator[StoredResult]:
     """Yield the results that can be read.
 
     Args:
         folders: Folders of results, as `result_folders` returns them.
         warn: Receives a line about each result that cannot be read, or whose result.json is lost.
-        again: Whether their records are analysed again.
     """
     for folder in folders:
         try:
-            stored = StoredResult(folder, load_result(folder))
-            yield stored.analysed_again() if again else stored
+            yield StoredResult(folder, load_result(folder))
         except StoreError as error:
             warn(str(error))
 
@@ -261,11 +294,15 @@ def result_folders(output_dir: Path) -> list[Path]:
         raise StoreError(f"{output_dir}: {error.strerror}", "name another folder of results") from error
 
 
-def opened_restarts(folder: Path, result: ExperimentResult) -> Iterator[OwnedFolder]:
+def opened_restarts(folder: Path, result: ExperimentResult, *files: str) -> Iterator[OwnedFolder]:
     """Yield the folders of a result's restarts, each open until the next one, in the order measured.
 
+    Args:
+        files: Those of each restart that the caller reads; all of them if none is named.
+
     Raises:
-        StoreError: There are none, one cannot be read, or they hold other spans than the result was made from.
+        StoreError: There are none, one cannot be read, they hold other spans than the result was made from, or a file
+            was changed since it was stored.
     """
     place = folder / RESTARTS
     try:
@@ -273,18 +310,39 @@ def opened_restarts(folder: Path, result: ExperimentResult) -> Iterator[OwnedFol
             names = sorted(filter(str.isdecimal, restarts.names()), key=int)
             if not names:
                 raise FileNotFoundError
-            held: Counter[tuple[int, int, int]] = Counter()
+            sums, held = _sums(opened), Counter[tuple[int, int, int]]()
             for name in names:
                 with restarts.folder(name) as restart:
                     held += disk.spans(restart)
             _require_spans(result, held, place)
             for name in names:
                 with restarts.folder(name) as restart:
+                    for file in files or disk.FILES:
+                        # Whoever reads what is missing says so.
+                        if (
+                            sums
+                            and restart.is_regular(file)
+                            and sums.get(f"{RESTARTS}/{name}/{file}") != _sha256(restart, file)
+                        ):
+                            raise StoreError(f"{restart.path / file} was changed since it was stored", RESTORE)
                     yield restart
     except FileNotFoundError as error:
         raise StoreError(f"{place} is missing or empty", "restore it, or name another result") from error
     except OSError as error:
         raise StoreError(f"{error.filename or place}: {error.strerror}", "see its owner and mode") from error
+
+
+def _sums(folder: OwnedFolder) -> dict[str, str]:
+    """Return the hashes that a result was stored with, by its files; none where an earlier version stored it."""
+    with suppress(OSError):
+        lines = folder.read(SUMS, limit_bytes=MAX_JSON_BYTES).decode(errors="replace").splitlines()
+        return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    return {}
+
+
+def _sha256(folder: OwnedFolder, name: str) -> str:
+    with folder.file(name) as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _require_spans(result: ExperimentResult, held: Counter[tuple[int, int, int]], place: Path) -> None:
@@ -313,8 +371,11 @@ def _write(parent: Path, name: str, result: ExperimentResult, restarts: Sequence
                 disk.write(record, target)
             else:
                 shutil.copytree(measured, target, copy_function=_link)
-        for written in (*place.rglob("*"), place):
-            sync(written)
+        with OwnedFolder.open(place) as written:
+            hashes = {name: _sha256(written, name) for name in written.files() if name != LOG}
+        (place / SUMS).write_text(sums_of(hashes), encoding="utf-8")
+        for path in (*place.rglob("*"), place):
+            sync(path)
         final = parent / name
         # A rename onto an existing folder fails unless that is empty, so two coordinators cannot overwrite each other.
         try:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from wattdock.errors import Cause, ConfigError, StoreError
 from wattdock.opening import proc_path
+from wattdock.store.completeness import lacking, once
 from wattdock.store.folders import opened_restarts, readable_results, result_folders
-from wattdock.store.table import TABLES, Row, in_order, passes_table
+from wattdock.store.table import TABLES, Row, in_order, passes_table, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,14 +92,25 @@ def all_rows(output_dir: Path, *, again: bool = False, warn: Warn = lambda _: No
     Raises:
         ConfigError: There are no results.
     """
-    return in_order([stored.row for stored in _all_results(output_dir, again=again, warn=warn)])
+    as_stored: list[Row] = []
+    rows = [stored.row for stored in _all_results(output_dir, as_stored, again=again, warn=warn)]
+    return in_order(rows, replaced(as_stored))
 
 
-def _all_results(output_dir: Path, *, again: bool, warn: Warn) -> Iterator[StoredResult]:
+def _all_results(output_dir: Path, rows: list[Row], *, again: bool, warn: Warn) -> Iterator[StoredResult]:
+    """Yield every readable result; `rows` receive each as it is stored: another version may know it by another id."""
     if not (folders := result_folders(output_dir)):
         remedy = "measure some (wattdock run), or name --output-dir"
         raise ConfigError(f"no results in {output_dir.absolute()}", remedy, cause=Cause.EMPTY)
-    yield from readable_results(folders, lambda problem: warn(f"{problem}; left out"), again=again)
+    readable = readable_results(folders, lambda problem: warn(f"{problem}; left out"))
+    for stored, row in once(((stored, stored.row) for stored in readable), warn):
+        rows.append(row)
+        try:
+            yield stored.analysed_again() if again else stored
+        except StoreError as error:
+            warn(f"{error}; left out")
+    # What was never measured stands in no list.
+    lacking([(output_dir, row) for row in rows], warn, unmeasured=False)
 
 
 def query(output_dir: Path, sql: str, *, again: bool = False, warn: Warn = lambda _: None) -> pa.Table:
@@ -113,14 +125,14 @@ def query(output_dir: Path, sql: str, *, again: bool = False, warn: Warn = lambd
     """
     import duckdb
 
-    every: list[Row] = []
+    every, as_stored = list[Row](), list[Row]()
     results: dict[str, ExperimentResult] = {}
     views = [name for name in ("passes", *PARQUET) if name in sql.lower()]
-    for stored in _all_results(output_dir, again=again, warn=warn):
+    for stored in _all_results(output_dir, as_stored, again=again, warn=warn):
         every.append(stored.row)
         if views:
             results[every[-1].folder] = stored.result
-    rows = [row for row in in_order(every) if not row.superseded]
+    rows = [row for row in in_order(every, replaced(as_stored)) if not row.superseded]
     tables, found = {"results": Row.table(rows)}, [(Path(row.folder), results[row.folder]) for row in rows if views]
     if "passes" in views:
         tables["passes"] = passes_table(found)
@@ -140,7 +152,7 @@ def _parquet_files(results: Sequence[tuple[Path, ExperimentResult]], name: str, 
     paths = []
     for folder, result in results:
         try:
-            for restart in opened_restarts(folder, result):
+            for restart in opened_restarts(folder, result, f"{name}.parquet"):
                 file = restart.path / f"{name}.parquet"
                 try:
                     # A pipe would be waited for.

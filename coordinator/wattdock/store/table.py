@@ -54,8 +54,10 @@ class Row:
         headline_window: Which part of each pass J/token, tokens/s and mean W are of: "drained" or "steady_state".
         energy_per_output_token_low_j, energy_per_output_token_high_j: Ends of the 95 % interval, from three restarts
             on; speed has such columns, too.
-        requests_per_s, energy_per_request_j: Of the requests whose first token came in the headline's window.
-        ttft_p50_s, ttft_p95_s, tpot_p50_s, tpot_p95_s, e2e_p50_s, e2e_p95_s: Of arrivals in the headline's window.
+        requests_per_s, energy_per_request_j: Of the requests whose first token came in the headline's window; without
+            interval.
+        ttft_p50_s, ttft_p95_s: Of arrivals in the headline's window.
+        tpot_p50_s, tpot_p95_s, e2e_p50_s, e2e_p95_s: Of arrivals in its first half.
         itl_p50_s, itl_p99_s: Of the tokens that came in the headline's window.
         energy_per_request_met_j, energy_per_output_token_met_j: All joules of the headline's window ÷ requests that met
             every limit of `slo`, ÷ their output tokens.
@@ -270,9 +272,8 @@ def replaced(rows: Iterable[Row]) -> set[str]:
     return {row.folder for row, attempt in attempts if attempt < latest[row.study_id, row.experiment_id]}
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Return rows, the latest first, and mark those that a later attempt replaces."""
-    folders = replaced(rows)
+def in_order(rows: Sequence[Row], folders: set[str]) -> list[Row]:
+    """Return rows, the latest first, and mark those of the folders, which a later attempt replaces."""
     marked = [replace(row, superseded=True) if row.folder in folders else row for row in rows]
     return sorted(marked, key=lambda row: (row.started_utc, row.folder), reverse=True)
 

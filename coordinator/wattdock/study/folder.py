@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wattdock.errors import Cause, StoreError, os_errors_as
-from wattdock.files import BEGUN_IN, JOURNAL, STUDIES, real_path
+from wattdock.files import BEGUN_IN, JOURNAL, STORED, STUDIES, real_path
 from wattdock.owned_folder import OwnedFolder
 from wattdock.records import disk
 from wattdock.study import journal
@@ -180,7 +180,7 @@ class StudyFolder:
     def note_stored(self, stored: StoredResult) -> None:
         """Note that a result is stored; drop the records of its experiment, unless they are still needed."""
         result = stored.result
-        self.note(journal.STORED, experiment=result.experiment_id, status=result.status, folder=stored.folder.name)
+        self.note(STORED, experiment=result.experiment_id, status=result.status, folder=stored.folder.name)
         if result.status != journal.UNFINISHED and not self.broken:
             self.drop(result.experiment_id)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattdock.clock import Clock
 from wattdock.errors import Cause, StoreError, os_errors_as
-from wattdock.files import JOURNAL, RESULT, locked, sync
+from wattdock.files import JOURNAL, MAX_JOURNAL_BYTES, RESULT, STORED, locked, sync
 from wattdock.opening import open_regular, read_bounded
 from wattdock.owned_folder import OwnedFolder
 from wattdock.store import StoredResult, load_result
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS, LOCK, JOURNAL_SCHEMA = "records", ".lock", 1
-# The largest journal that is read: three times that of 10,000 experiments. Parsed, it takes 27 times its size.
-MAX_JOURNAL_BYTES = 64_000_000
 # What the lines of a journal record.
-STUDY, RESUMED, RETRIED, STORED, ENDED = "study", "resumed", "retried", "stored", "ended"
+STUDY, RESUMED, RETRIED, ENDED = "study", "resumed", "retried", "ended"
 # Keys that the line of an event must have, and the types of their values.
 REQUIRED_KEYS: dict[str, dict[str, type]] = {
     STUDY: {

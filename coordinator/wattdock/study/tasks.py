@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattdock.errors import StoreError
-from wattdock.files import JOURNAL
+from wattdock.files import JOURNAL, STORED
 from wattdock.planning import load_groups, require_inputs
 from wattdock.study.find import EarlierStudy
 from wattdock.study.folder import StudyFolder, results_of
-from wattdock.study.journal import FAILED, STORED, History, read_journal
+from wattdock.study.journal import FAILED, History, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
