@@ -17,7 +17,7 @@ from wattdock.analysis import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.reports.labels import labels
-from wattdock.reports.wording import lengths_text
+from wattdock.reports.wording import declared_texts, lengths_text
 from wattdock.store import Row
 from wattdock.text import listed, pluralize
 
@@ -90,7 +90,12 @@ class Point:
     @property
     def work(self) -> str:
         """Model, prompts and declared lengths; figures of other work are no better and no worse."""
-        return f"{self.row.model}, {self.row.prompts}, {lengths_text(self.result, self.row)}"
+        return f"{self.row.model}, {self.row.prompts}, {self.lengths}"
+
+    @property
+    def lengths(self) -> str:
+        """Declared lengths of requests."""
+        return lengths_text(self.result, self.row)
 
     @property
     def gpu_names(self) -> dict[str, str]:
@@ -129,7 +134,10 @@ def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
         cost: figure_text(point.j_per_token),
         speed: figure_text(point.tokens_per_s, ",.1f"),
         "energy_per_correct_j": figure_text(point.j_per_correct),
+        "score": figure_text(point.score, ".3f"),
     }
+    if point.row.max_output_tokens is not None and not isinstance(point.result.config.workload.max_output_tokens, int):
+        figures["max_output_tokens"] = declared_texts(point.result)[1]
     return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 
 
