@@ -29,7 +29,7 @@ LEAD = (
 RESULTS_LEAD = (
     "What `results query`, `results export` and `wattdock.results` give; null where a result does not say. Names end "
     "in their units: `_j` joules, `_s` seconds, `_w` watts, `_per_s` per second; shares are from 0 to 1. Figures per "
-    "token, request or second are a sum over all measured passes ÷ a sum."
+    "token, request or second are of the headline's window, over all restarts."
 )
 # These first, then what they refer to.
 FIRST = ("StudyFile", "ExperimentConfig")

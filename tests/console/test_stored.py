@@ -139,7 +139,7 @@ def test_results_are_a_list_in_json_however_they_are_named(called: Called) -> No
         (
             f"audit {BUNDLE}",
             2,
-            "give JSON, CSV or YAML in UTF-8; `wattdock show NAME --checks` has the audit of an own",
+            "is a bundle, or another file that is no text in UTF-8; give JSON, CSV or YAML in UTF-8; `wattdock show",
         ),
         ("results list --where status=ok", 2, "texts are 'ok', columns: "),
     ],

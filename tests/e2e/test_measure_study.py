@@ -67,6 +67,16 @@ def test_what_cannot_be_measured_is_refused_in_one_line_before_anything_runs(wat
     assert wattdock.results() == []
 
 
+def test_a_step_regex_that_is_found_nowhere_is_warned_of(wattdock: Command) -> None:
+    """The last line stands beside it; one that is found, also in a line without an end, warns of nothing."""
+    for regex, steps in (("nomatch", None), ("hel", 1)):
+        wattdock("measure", "--unit", "steps", "--step-regex", regex, "--", "printf", "hello")
+        result = wattdock.results()[-1]
+        warning = "no line of the output matches step_regex 'nomatch', so that no step is counted; the output's last "
+        warnings = [f"{warning}line is 'hello'"] if steps is None else []
+        assert (result["work"]["count"], result["environment"]["runner"]["warnings"]) == (steps, warnings)
+
+
 def test_a_study_sweeps_arguments_and_numbers_of_gpus(wattdock: Command) -> None:
     """Each run sees its GPUs alone, and prints them; lines of output count as steps, a progress bar's too."""
     idle = (FakeProcess(0, memory_bytes=0),)

@@ -209,7 +209,7 @@ def test_forms_and_tables_tell_a_files_own_limits_and_not_the_default(
     assert "the declared work, requests of 500 tokens in and 25 out on average, 20.0 in for each out (" in card
     called("plot", "table", stored.folder, "-o", tmp_path / "table.md")
     [setting], [point] = scale([stored]).settings, points_of([stored])
-    assert setting.name.endswith(", 500 in, 25 out")
+    assert setting.name.endswith(", 500 (mean) in, 25 (mean) out")
     assert f"SHA-256 {hashlib.sha256(source.read_bytes()).hexdigest()[:8]}, " in point.work
     header, _, row = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()[:3]
     assert dict(zip(header.split("|"), row.split("|"), strict=True))[" tokens out (limit) "].strip() == "25"

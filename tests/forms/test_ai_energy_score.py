@@ -32,19 +32,21 @@ def score(called: Called, result: Path, file: Path) -> tuple[str, dict[str, str]
 
 
 def test_wh_of_a_thousand_queries_by_hand_count(called: Called, tmp_path: Path) -> None:
-    """16 tokens, which a staggered start did not shorten, × 0.329 J ÷ 3.6; but for its weights no condition is met."""
+    """16 tokens, which a staggered start did not shorten, × 0.329 J ÷ 3.6; no condition is met, nor by its weights."""
     text, met = score(called, SERVED, tmp_path / "score.md")
     found = re.search(r"\*\*([\d.]+) Wh per 1,000 queries\*\* \[([\d.]+), ([\d.]+)\] \(95 %\)", text)
     assert found
     wh = JOULES * 16 / 3.6
     ends = [wh, wh * exp(-HALF), wh * exp(HALF)]
     assert [float(number) for number in found.groups()] == pytest.approx(ends, rel=1e-3)
-    assert {name for name, answer in met.items() if answer != "no"} == {"weights"}
+    assert set(met.values()) == {"no"}
+    assert "| weights | the model's own | real, unpacked from 4 bits (Q4_1) | no |" in text
     assert "1 × NVIDIA H200" in text
 
 
 # What the score's own runs have: ten of 1,000 queries, one at a time, on an H100 of 80 GB.
 ASKED = {
+    "environment.model.kind": "hub",
     "environment.gpu_names": ["NVIDIA H100 80GB HBM3"],
     "environment.gpu_vram_gb": [85.5],
     "environment.dataset": "text_generation.jsonl",
@@ -72,6 +74,7 @@ THOUGHTS = {"tokens of an answer": "unknown"} | UNKNOWN
         ({"environment.gpu_vram_gb": []}, {"GPUs": "unknown"} | UNKNOWN),
         ({"environment.gpu_names": ["NVIDIA H200"], "environment.gpu_vram_gb": []}, {"GPUs": "no"} | UNKNOWN),
         ({"environment.model.weights": "random(uniform)"}, {"weights": "no"} | UNKNOWN),
+        ({"environment.model.weights": "real, Q4_1"}, {"weights": "unknown"} | UNKNOWN),
         ({"environment.gpu_names": []}, {"GPUs": "no"} | UNKNOWN),
         ({"environment.dataset": "bundled"}, {"prompts": "no"}),
         ({"config.workload.max_output_tokens": 300}, {"tokens of an answer": "no"} | UNKNOWN),

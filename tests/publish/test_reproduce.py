@@ -325,7 +325,7 @@ def test_another_gpu_is_equivalent_at_the_same_power_and_not_at_twice_the_power(
     other = VirtualMachine(tmp_path / "other", {"GPU-2": lambda _: watts}, limit_w=lambda _: 500.0)
     done = called_on(other, bundle, "--json")
     assert done.returncode == code, done.stderr
-    what = "not reproduced: 1 of 1 experiments not equivalent, the first: a"
+    what = "not reproduced: 1 of 1 experiments, the first: a"
     error = {"error": {"what": what, "remedy": "", "cause": None}}
     assert (done.stderr.splitlines()[-1:] == [json.dumps(error)]) is not equivalent
     comparison = json.loads(done.stdout)

@@ -14,7 +14,7 @@ from make.rows import row, with_timeline
 from refused import raises
 from seams.console import Kind
 from seams.records import COUNTER
-from seams.reports import paper
+from seams.reports import paper, work_text
 
 from wattdock import load
 from wattdock.errors import ConfigError
@@ -353,6 +353,34 @@ def test_a_table_has_lengths_beside_joules_per_token_and_an_interval_of_joules_p
     cells = point_cells(point, TABLES["show"])
     assert cells["energy_per_correct_j"] == "2.75 [2.47, 3.02]"
     assert (cells["input_tokens"], cells["max_output_tokens"]) == ("512", "20")
+    assert cells["score"] == "0.500 [0.402, 0.598]"
+
+
+def test_results_of_different_work_are_series_of_their_own_and_a_note_says_so() -> None:
+    """One of other lengths is no better for fewer joules; of one work the legend has no lengths."""
+    pair = [row("a", restarts=[1.0]), row("b", {"config.workload.max_output_tokens": 8}, restarts=[0.5])]
+    different, same = (str(spec("pareto", rows)) for rows in (pair, [pair[0], row("c", restarts=[0.5])]))
+    assert ["of 2 different works" in made for made in (different, same)] == [True, False]
+    assert [{text for text in ("20 out", "8 out") if f"in, {text}'" in made} for made in (different, same)] == [
+        {"20 out", "8 out"},
+        {"20 out"},
+    ]
+
+
+def test_a_limit_that_is_drawn_is_told_by_its_mean_and_range_as_plan_tells_it() -> None:
+    """A mean alone would read as the most that an answer has."""
+    drawn = {"distribution": "uniform", "min": 1, "max": 63}
+    point = points_of([row("a", {"config.workload.max_output_tokens": drawn}, restarts=[1.0])])[0]
+    assert point_cells(point, TABLES["paper"])["max_output_tokens"] == "32 (1 to 63)"
+    assert ", 512 in, 32 (1 to 63) out at most; " in work_text(point.result)
+
+
+@pytest.mark.parametrize("source", ["bundled", "synthetic", "prompts.jsonl"])
+def test_settings_of_other_prompts_than_those_sent_are_no_conditions(source: str) -> None:
+    """Text has no drawn lengths, and token ids no chat template."""
+    conditions = row("a", {"config.workload.prompts.source": source}).result.conditions
+    found = {name.removeprefix("setting: workload.prompts.") for name in conditions if ".prompts." in name}
+    assert ("input_tokens" in found, "chat" in found) == (source == "synthetic", source != "synthetic")
 
 
 def test_frontier_joins_what_no_other_result_is_shown_to_beat() -> None:

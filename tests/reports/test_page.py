@@ -223,6 +223,7 @@ def test_a_front_joins_finished_results_of_equal_work() -> None:
 def test_a_front_tells_files_of_one_name_and_conversations_apart() -> None:
     """Short prompts beat long ones in a file of the same name; a cached prefix and turns are other work, too."""
     source, digest = "config.workload.prompts.source", "environment.dataset_sha256"
+    limit = "config.workload.max_output_tokens"
     files = {"environment.dataset": "prompts.jsonl", "performance.output_tokens_per_s": 300.0}
     turns = {"config.workload.prompts.turns": 8, "config.vllm": {"enable_prefix_caching": True}}
     turns |= {"config.backend": "vllm"}
@@ -233,9 +234,11 @@ def test_a_front_tells_files_of_one_name_and_conversations_apart() -> None:
         row("once", restarts=[1]),
         row("turns", turns, restarts=[2]),
         row("seed", {"config.workload.seed": 7}, restarts=[3]),
+        row("drawn", {limit: {"distribution": "uniform", "min": 10, "max": 30}}, restarts=[4]),
+        row("drawn so", {limit: {"distribution": "gamma", "mean": 20, "std": 1, "min": 10, "max": 30}}, restarts=[5]),
     ]
     points = {point.label: point for point in points_of(rows)}
-    assert pareto_front([*points.values()]) == {"long", "short", "once", "turns"}
+    assert pareto_front([*points.values()]) == {"long", "short", "once", "turns", "drawn", "drawn so"}
     assert points["long"].work == "shape:tiny-llama, prompts.jsonl, SHA-256 aaaaaaaa, 20 out where it has no limit"
     assert points["turns"].work.endswith("prompts.turns 8")
 

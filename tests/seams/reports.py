@@ -11,6 +11,7 @@ from wattdock.reports.paper import WIDTHS, latex, markdown
 from wattdock.reports.regression import Regression
 from wattdock.reports.scaling import Optimum, Setting, SplitPoint, optimum
 from wattdock.reports.sessions import Sessions, by_session, declared_difference, outcome, sessions_among
+from wattdock.reports.wording import work_text
 
 __all__ = [
     "PRIMARY",
@@ -40,4 +41,5 @@ __all__ = [
     "sessions_among",
     "thin",
     "timelines",
+    "work_text",
 ]

@@ -36,7 +36,7 @@ def put(folder: Path, letter: str, *, restarts: bool = False, **changes: Any) ->
     if restarts:
         complete(made)
         for name in PARQUET:
-            table = pa.table({"text": [f"{letter} {number}" for number in range(1_000)]})
+            table = pa.table({"pass": [0] * 1_000, "text": [f"{letter} {number}" for number in range(1_000)]})
             pq.write_table(table, made / f"restarts/0/{name}.parquet")
     return made
 
@@ -171,6 +171,15 @@ def test_a_file_with_a_column_whose_name_is_no_text_is_named_and_the_others_answ
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)) == 1_000
     assert asked.stderr.startswith(f"wattdock: {files[1]}: cannot be read (")
+
+
+def test_requests_and_steps_are_of_passes_and_not_of_the_questions_after_them(tmp_path: Path) -> None:
+    """Answers to `quality:` lie in passes below 0; a timeline tells its samples outside of passes, too."""
+    made = put(tmp_path, "a", restarts=True)
+    for name in PARQUET:
+        pq.write_table(pa.table({"pass": [-2, -1, 0, 1]}), made / f"restarts/0/{name}.parquet")
+    counts = {name: query(tmp_path, f"SELECT count(*) AS n FROM {name}").to_pylist()[0]["n"] for name in PARQUET}
+    assert counts == {"requests": 2, "steps": 2, "timeline": 4}
 
 
 @pytest.mark.parametrize("lacking", ["a", "c"])

@@ -47,9 +47,9 @@ START_EXCESS, START_DECAY_S, LEAST_START_EXCESS = 0.01, 15.0, 0.0005
 # interval. The loads are mean watts ÷ the limit, from which and up to which they were measured: 644 to 694 and 480 to
 # 550 of 700 W. Between them, and where the load is unknown, all comparisons pooled must do.
 # Source: docs/measurements/data/boards.csv.
-BOARDS, NEAR, BELOW, BOARDS_POOLED = (0.012, 0.049), 0.9, 0.8, 0.025
+BOARDS, NEAR, BELOW, BOARDS_POOLED = (0.011, 0.049), 0.9, 0.8, 0.025
 BOARDS_FOUND = (
-    "comparisons of H200s and of H100s, 18 degrees of freedom: 1.2 % near the power limit, 4.9 % well below it, pooled "
+    "comparisons of H200s and of H100s, 19 degrees of freedom: 1.1 % near the power limit, 4.9 % well below it, pooled "
     "2.5 %; `wattdock compare` pools several boards"
 )
 # Share of steady engines whose drift stays within what chance makes: as within three standard errors of many blocks.

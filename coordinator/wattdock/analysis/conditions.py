@@ -21,6 +21,9 @@ ENGINE, PACKAGE, VARIABLE, FILE = "engine: ", "package: ", "variable: ", "model 
 OLD_DIGITS = 16
 # A model may have hundreds of these files; they are one condition.
 WEIGHTS = (".safetensors", ".gguf")
+# Settings of synthetic prompts, and of prompts of text or a file.
+OF_SYNTHETIC = tuple(f"workload.prompts.{name}" for name in ("input_tokens", "turns", "shared_prefix_tokens"))
+OF_TEXT = ("workload.prompts.chat",)
 # What differs from run to run without being a condition, and what `_environment` yields in a form of its own.
 EXCLUDED: Any = {
     **dict.fromkeys(("clock", "changes", "launcher_reason", "meter_reason", "leased"), True),
@@ -66,8 +69,10 @@ SPELLED = {
 
 
 def settings(config: ExperimentConfig) -> dict[str, str]:
-    """Return every setting that is part of the experiment's identity, by its dotted name."""
-    return {name: str(value) for name, value in dotted(config.identity) if value is not None}
+    """Return every setting that is part of the experiment's identity and concerns its prompts, by its dotted name."""
+    other = OF_TEXT if config.prompts.source == "synthetic" else OF_SYNTHETIC
+    named = dotted(config.identity)
+    return {name: str(value) for name, value in named if value is not None and not name.startswith(other)}
 
 
 def everything(config: ExperimentConfig, environment: EnvironmentSnapshot | None) -> dict[str, str]:

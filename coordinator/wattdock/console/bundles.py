@@ -187,10 +187,10 @@ def _require_equivalent(comparison: "Comparison") -> None:
     undecided = [pair.label for pair in comparison.pairs if pair.repeated.equivalent is None or pair.unscored]
     undecided += comparison.only_in_a
     for labels, verdict, code in (
-        (different, "not equivalent", ExitCode.REGRESSION),
+        (different, "not reproduced", ExitCode.REGRESSION),
         (undecided, "undecided", ExitCode.UNDECIDED),
     ):
         if labels:
-            what = f"not reproduced: {len(labels)} of {count} experiments {verdict}, the first: {labels[0]}"
+            what = f"{verdict}: {len(labels)} of {count} experiments, the first: {labels[0]}"
             advice = _advice(comparison, labels[0])
             fail(f"{what}; {advice}" if advice else what, code, WattdockError(what, advice) if advice else None)

@@ -131,11 +131,14 @@ class CommandRunner:
             # torchrun's own account of its ranks follows theirs, and is longer than the lines that a row keeps.
             what = f"the command {how}{line and f': {shorten(line, MOST_SAID)}'}"
             raise RunnerError(what, cause=Cause.HOST_MEMORY if running.lacked_memory else cause)
-        if how != EXITED_WELL and recording.runner:
-            recording.runner = recording.runner.model_copy(update={"warnings": [f"the command {how}"]})
-            self.context.emit(events.Note(f"the command {how}"))
+        record = watch.record(span, launch_ns)
+        warnings = [f"the command {how}"] * (how != EXITED_WELL) + watch.warnings
+        if warnings and recording.runner:
+            recording.runner = recording.runner.model_copy(update={"warnings": warnings})
+        for warning in warnings:
+            self.context.emit(events.Note(warning))
         others = after.others_share_since(before) if after and before else None
-        return dataclasses.replace(watch.record(span, launch_ns), cpu_others_share=others)
+        return dataclasses.replace(record, cpu_others_share=others)
 
     @contextmanager
     def _launched(self, recording: Recording, marks: Path) -> Iterator[LaunchedRunner]:
@@ -182,6 +185,16 @@ class _Watch:
     def done(self) -> int:
         """Work of the unit that counts, so far."""
         return self.marks.units().get(self.unit, 0)
+
+    @property
+    def warnings(self) -> list[str]:
+        """That `step_regex` is found nowhere in the output."""
+        if self._step is None or self.done:
+            return []
+        regex, ends = self._step.pattern, "; the output's last line is"
+        last = next((line for line in reversed(self.last_words.splitlines()) if line.strip()), "")
+        found = f"{ends} {shorten(last, MOST_SAID)!r}" if last else "; there is no output"
+        return [f"no line of the output matches step_regex {regex!r}, so that no step is counted{found}"]
 
     def look(self, now_ns: int) -> Iterator[str]:
         """Read marks, and yield what was printed since the last time, in parts.

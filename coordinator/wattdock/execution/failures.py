@@ -46,7 +46,7 @@ ADVICE = {
     "timeouts.stall_s, or the engine's own",
     Cause.WORKER: SEE_LOG,
     Cause.RUNNER: SEE_LOG,
-    Cause.COMMAND: "the last lines of its output, which stands in runner.log",
+    Cause.COMMAND: "read the last lines of its output, in runner.log",
 }
 # Words of engines and libraries, from root causes to consequences; the first match wins. Source: vLLM
 # (v1/core/kv_cache_utils.py), torch (allocators, ProcessGroupNCCL), gloo, Python, numpy, CUDA (driver_types.h, 214 and

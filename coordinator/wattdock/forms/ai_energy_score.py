@@ -51,6 +51,8 @@ def _conditions(facts: Facts) -> Iterator[tuple[str, str, str, bool | None]]:
     asked, may_think = f"{TOKENS}; with thoughts 1 to {MOST_TOKENS:,}", work.output_lengths.max == MOST_TOKENS
     yield "tokens of an answer", asked, f"{tokens:,.4g} on average", tokens == TOKENS or (None if may_think else False)
     weights = environment.model.weights
-    yield "weights", "the model's own", weights, None if weights == "unknown" else not weights.startswith("random")
+    # A model's own weights may be quantised, as may others' copies of them.
+    are_own = False if weights.startswith("random") or environment.model.kind == "embedded" else None
+    yield "weights", "the model's own", weights, weights == "real" or are_own
     sent, own = f"{environment.dataset}, SHA-256 {environment.dataset_sha256}", ("bundled", "synthetic")
     yield "prompts", "EnergyStarAI/text_generation", sent, False if environment.dataset in own else None

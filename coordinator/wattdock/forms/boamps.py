@@ -30,7 +30,7 @@ def written(facts: Facts) -> str:
         "parametersNumber": runner.parameter_count and runner.parameter_count / 1e9,
         "framework": runner.framework,
         "frameworkVersion": runner.framework_version,
-        "quantization": facts.precision,
+        "quantization": facts.precision and f"{facts.precision}; weights {environment.model.weights}",
     }
     if result.config.command:
         stage = family = unit = "other"

@@ -21,6 +21,7 @@ def written(facts: Facts) -> str:
     engine = f"{runner.framework or environment.backend} {runner.framework_version or ''}".rstrip()
     lines = [
         f"## Energy\n\n**{facts.figure}**: {rungs.label}, on {facts.hardware}, by {engine}.",
+        f"Weights: {environment.model.weights}.",
         f"Covers: {energy.boundary_statement}",
         f"Audit: {rungs.audit}.",
         "\n".join(rung_table(rungs)),

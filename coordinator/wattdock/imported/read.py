@@ -161,9 +161,9 @@ def _parsed(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", f"name a JSON, CSV or YAML file; {OWN}") from error
     except (ValueError, csv.Error) as error:
-        raise ConfigError(
-            f"{path}: {' '.join(str(error).split())[:200]}", f"give JSON, CSV or YAML in UTF-8; {OWN}"
-        ) from error
+        is_text = not isinstance(error, UnicodeDecodeError)
+        why = " ".join(str(error).split())[:200] if is_text else "is a bundle, or another file that is no text in UTF-8"
+        raise ConfigError(f"{path}: {why}", f"give JSON, CSV or YAML in UTF-8; {OWN}") from error
 
 
 def _json_or_lines(text: str) -> Any:

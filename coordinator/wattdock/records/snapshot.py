@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from wattdock.host import Gpu, Link
 from wattdock.host.jobs import Job
@@ -50,7 +52,8 @@ class ModelFacts(Stored):
     """The model that ran.
 
     Attributes:
-        weights: Their origin, and how they are quantised: "real", "real, Q4_1", "random(…)", "unknown".
+        weights: Their origin, and how they are quantised: "real", "real, Q4_1", "random(…)", "unknown"; of the embedded
+            model, whose file is Q4_1, "real, unpacked from 4 bits (Q4_1)" where an engine reads them unpacked.
         rendered_sha256: Of the first pass's texts as the tokenizer and its chat template made ids of them; null without
             texts, and in the snapshot of a single restart.
         template_time_utc: The present that the chat template was told, which is when the study began; null where it
@@ -61,6 +64,8 @@ class ModelFacts(Stored):
             for weights of their size and first and last MiB.
     """
 
+    UNPACKED: ClassVar = "unpacked from 4 bits (Q4_1)"
+
     kind: str
     name: str
     revision: str | None
@@ -70,6 +75,13 @@ class ModelFacts(Stored):
     template_time_utc: str | None = None
     draft: str | None = None
     files: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("weights")
+    @classmethod
+    def _unpacked(cls, weights: str, others: ValidationInfo) -> str:
+        # Results of earlier versions said "real".
+        is_unpacked = others.data.get("kind") == "embedded" and "Q4_1" not in weights
+        return weights.replace("real", f"real, {cls.UNPACKED}", 1) if is_unpacked else weights
 
 
 class ClockFacts(Stored):

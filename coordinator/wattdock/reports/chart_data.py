@@ -17,7 +17,7 @@ from wattdock.analysis import statistics
 from wattdock.clock import NS_PER_S
 from wattdock.reports.cells import DISTURBED, figure_text, marked, row_cells
 from wattdock.reports.labels import labels
-from wattdock.reports.wording import lengths_text
+from wattdock.reports.wording import declared_texts, lengths_text
 from wattdock.store import Row
 from wattdock.text import dotted, listed, pluralize
 
@@ -42,11 +42,11 @@ POWER_READINGS = ("power_sample_w", "power_w", "power_average_w")
 GAP_S, GAP_PERIODS = 1.0, 10
 # With fewer tokens in a bin its rate is noise of whole numbers.
 RATE_BINS, TOKENS_PER_BIN, SHORTEST_BIN_S = 400, 20, 0.05
-# Settings of the load, of how much is sent, and of what a point's work tells by itself: all others are of the work.
-NOT_WORK: Any = {
-    **dict.fromkeys(("batch_size", "arrival", "rate_per_s", "burstiness", "trace_speed", "staggered_start"), True),
-    **dict.fromkeys(("min_duration_s", "min_requests", "seed", "max_output_tokens"), True),
-    "prompts": {"source", "count", "input_tokens", "chat_time_utc"},
+# Settings of the load, of how much is sent, and of what a point's work tells by itself, unless they are distributions.
+NOT_WORK = {
+    *("batch_size", "arrival", "rate_per_s", "burstiness", "trace_speed", "staggered_start"),
+    *("min_duration_s", "min_requests", "seed", "max_output_tokens"),
+    *("prompts.source", "prompts.count", "prompts.input_tokens", "prompts.chat_time_utc"),
 }
 
 
@@ -95,18 +95,23 @@ class Point:
 
     @property
     def work(self) -> str:
-        """Model, prompts, lengths and other settings of the work; figures of other work are no better and no worse."""
+        """Model, prompts and what was asked of them; figures of other work are no better and no worse."""
+        return f"{self.row.model}, {self.row.prompts}, {self.lengths}"
+
+    @property
+    def lengths(self) -> str:
+        """Declared lengths of requests, and other settings of the work; a command's unit."""
         config, environment = self.result.config, self.result.environment
         if config.command:
-            return f"{self.row.model}, {config.unit}"
+            return config.unit
         lengths = lengths_text(self.result)
         if config.prompts.file:
             # The mean of the limits that were sent depends on how many were.
             digest = (environment and environment.dataset_sha256) or "unknown"
             lengths = f"SHA-256 {digest[:8]}, {config.workload.max_output_tokens} out where it has no limit"
-        others = dotted(config.workload.model_dump(mode="json", exclude_defaults=True, exclude=NOT_WORK))
-        told = [f"{name} {value}" for name, value in others if value != {}]
-        return ", ".join([self.row.model, str(self.row.prompts), lengths, *told])
+        settings = dotted(config.workload.model_dump(mode="json", exclude_defaults=True))
+        others = [f"{name} {value}" for name, value in settings if name not in NOT_WORK and value != {}]
+        return ", ".join([lengths, *others])
 
     @property
     def gpu_names(self) -> dict[str, str]:
@@ -145,7 +150,10 @@ def point_cells(point: Point, names: Sequence[str]) -> dict[str, str]:
         cost: figure_text(point.j_per_token),
         speed: figure_text(point.tokens_per_s, ",.1f"),
         "energy_per_correct_j": figure_text(point.j_per_correct),
+        "score": figure_text(point.score, ".3f"),
     }
+    if point.row.max_output_tokens is not None and not isinstance(point.result.config.workload.max_output_tokens, int):
+        figures["max_output_tokens"] = declared_texts(point.result)[1]
     return row_cells(point.row, names) | {name: text for name, text in figures.items() if name in names}
 
 

@@ -128,7 +128,17 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     ]
     imported = [row for row in beside if row.output_tokens_per_s and row.joules_per_token]
     _require(imported or not beside, "no row of others tells both joules and speed")
-    series = [*map(_series, drawn_points), *_origins(imported)]
+    works = {point.work for point in drawn_points}
+    # Figures of different work are not to be taken for one series'.
+    of_work = 1 < len(works) <= MOST_SERIES
+    own = [
+        (backend, f"{other}, {point.lengths}" if of_work else other)
+        for point in drawn_points
+        for backend, other in [_series(point)]
+    ]
+    for drawn, of_point in zip(rows, own, strict=True):
+        drawn["series"] = series_name(*of_point)
+    series = [*own, *_origins(imported)]
     # Own results are drawn above them.
     rows[:0] = [
         {"experiment": row.link, "series": series_name(*of_row), "work": row.model, "publishable": "no"}
@@ -142,7 +152,9 @@ def pareto(points: Sequence[Point], beside: Sequence[Imported] = ()) -> Chart:
     return drawn.properties(
         params=[zoom(["x", "y"], ["dots"])],
         description="Bars are 95 % intervals; lower right is better. A grey line joins what no "
-        "other finished result of its work (model, prompts, lengths) beats in both. Hollow: may not be published.",
+        "other finished result of its work (model, prompts, lengths) beats in both. Hollow: may not be published."
+        + f" Results are of {len(works)} different works, whose figures are no better or worse than each other's."
+        * (len(works) > 1),
     )
 
 

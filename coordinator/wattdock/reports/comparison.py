@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # Largest fall of a score that does not matter, unless another is given.
 SCORE_MARGIN = 0.02
 METHOD = (
-    "A and B: sums over all restarts ÷ sums. B / A: of experiments of one study, measured in turns, the geometric mean "
+    "A and B: of the windows of all restarts, joules per unit as their budget corrects them. "
+    "B / A: of experiments of one study, measured in turns, the geometric mean "
     "of their restarts' ratios (paired t-test on the logarithms); else of sessions (runs of a study) the ratio of the "
     "means over sessions (Welch's t-test); without a test the ratio of B and A as shown. 95 % intervals of B / A − 1, "
     "each pair's own; p adjusted for the number of pairs (Holm), differs: p < 0.05. Of joules on different boards they "

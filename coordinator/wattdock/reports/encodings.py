@@ -110,7 +110,8 @@ def quantity(channel: type[alt.X | alt.Y], unit: str, rows: Rows, *, log: bool) 
     """Return the axis of a quantity: logarithmic, or from 0 to behind all marks, which its end would cut."""
     most = max((row.get(f"{unit} high") or row[unit] or 0 for row in rows), default=0) * MARGIN
     scale = alt.Scale(type="log", nice=True) if log else alt.Scale(zero=True, domainMax=most or alt.Undefined)
-    return channel(unit, type="quantitative", scale=scale)
+    # The last label moves inwards, towards the one before it.
+    return channel(unit, type="quantitative", scale=scale, axis=alt.Axis(labelSeparation=6))
 
 
 def spans_decades(rows: Rows, unit: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import ExperimentResult, statistics
+from wattdock.inputs import PromptSet
 from wattdock.store import COLUMNS
 from wattdock.text import singular
 
@@ -15,10 +16,12 @@ __all__ = [
     "STATUSES",
     "boundaries",
     "cut_text",
+    "declared_texts",
     "lengths_text",
     "no_joules_text",
     "power_profile_text",
     "quantity_text",
+    "work_text",
 ]
 
 # Statuses of checks, the worst first.
@@ -33,14 +36,33 @@ def quantity_text(quantity: str, unit: str) -> str:
 
 
 def lengths_text(result: ExperimentResult) -> str:
-    """Return the declared lengths of requests, as "512 in, 128 out"; of a file and of conversations means."""
-    prompts, (into, out) = result.config.prompts, result.request_tokens
-    told = f"{into:,.0f} in, " if into else ""
-    if prompts.file:
-        return told + (f"{out:,.0f} out" if out else "unknown out")
-    if prompts.source == "synthetic" and not prompts.repeats_tokens:
-        told = f"{prompts.input_tokens} in, "
-    return f"{told}{result.config.workload.max_output_tokens} out"
+    """Return the declared lengths of requests, as "512 in, 128 out"; of text without those of prompts."""
+    into, out = declared_texts(result)
+    return (f"{into} in, " if into else "") + f"{out or 'unknown'} out"
+
+
+def declared_texts(result: ExperimentResult) -> tuple[str, str]:
+    """Return tokens of prompts and answers' limits as `plan` tells them, "16 (1 to 64)"; empty where unknown.
+
+    Of a file, a result knows the means.
+    """
+    if result.config.prompts.file:
+        into, out = (f"{mean:,.0f} (mean)" if mean else "" for mean in result.request_tokens)
+        return into, out
+    declared, answers = PromptSet.lengths(result.config)
+    return str(declared or ""), str(answers)
+
+
+def work_text(result: ExperimentResult) -> str:
+    """Return what was asked: lengths, prompts, how requests arrive, and what came before the window."""
+    work, before, (into, out) = result.config.workload, result.config.warmup, declared_texts(result)
+    if not into and (done := result.performance) and done.prompt_tokens and done.requests:
+        into = f"{done.prompt_tokens / done.requests:,.0f} (mean)"
+    prompts = (result.environment and result.environment.dataset) or result.config.prompts.source
+    pace = f"{work.rate_per_s:g} requests/s" if work.rate_per_s else f"{work.batch_size} in flight"
+    lead_in = f"lead-in of at least {before.lead_in_s:g} s" if before.profile == "lead-in" else "no lead-in"
+    arrival = work.arrival if work.arrival == "trace" else f"{work.arrival}, {pace}"
+    return f"{prompts}, {into or 'unknown'} in, {out or 'unknown'} out at most; {arrival}; {lead_in}"
 
 
 def boundaries(results: Iterable[ExperimentResult]) -> dict[str, str]:

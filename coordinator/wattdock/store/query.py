@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PARQUET = ("requests", "steps", "timeline")
 # A restart's file → the result's folder.
 RESULT_FOLDER = "regexp_replace(parse_dirpath(filename), '/restarts/[^/]*$', '')"
+# Passes below 0 answer the questions of `quality:`; the timeline has rows outside of passes, too.
+PASSES_ONLY = dict.fromkeys(("requests", "steps"), " WHERE coalesce(pass, 0) >= 0")
 # DuckDB's names of statements that only read; MULTI is a PIVOT. EXPLAIN ANALYZE runs what it explains.
 READ_ONLY = {"SELECT", "MULTI"}
 # A SELECT can call functions that change settings, one of which is a file to write a profile to.
@@ -187,7 +189,7 @@ def _answer(tables: dict[str, pa.Table], files: dict[str, list[Path]], sql: str)
                 quoted = ", ".join("'" + glob.escape(str(path)).replace("'", "''") + "'" for path in paths)
                 connection.execute(
                     f"CREATE VIEW {name} AS SELECT {RESULT_FOLDER} AS folder, * EXCLUDE filename "
-                    f"FROM read_parquet([{quoted}], filename = true, union_by_name = true)"
+                    f"FROM read_parquet([{quoted}], filename = true, union_by_name = true){PASSES_ONLY.get(name, '')}"
                 )
         connection.execute(LOCKED)
         if (answer := connection.sql(sql)) is None:

@@ -163,8 +163,9 @@ def _of_name(text: str, output_dir: Path, warn: Callable[[str], None]) -> _Found
         labels = {folder: names.experiments.get(folder, "") for folder in of_study}
         return _of_experiment(experiment, study, labels), False
     if not matches:
-        near = nearest(Path(text).stem, [without_timestamp(name) for name in folders])
-        shown = "`wattdock results list` shows all names; STUDY:EXPERIMENT names one experiment of a study"
+        names_shown = list(dict.fromkeys(without_timestamp(name) for name in reversed(folders)))
+        near = nearest(Path(text).stem, names_shown, cutoff=0.6)
+        shown = f"the newest: {listed(names_shown)}; `wattdock results list` shows all" if folders else "measure some"
         raise ConfigError(
             f"{text}: no such folder, and no name of a result or study in {output_dir} begins so",
             f"did you mean {near!r}?" if near else shown,

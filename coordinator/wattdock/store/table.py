@@ -142,7 +142,7 @@ class Row:
     mean_power_w: Annotated[float | None, Column("energy.mean_power_w", "mean W", ",.0f")]
     mean_hbm_power_w: Annotated[float | None, Column("energy.mean_hbm_power_w", "mean HBM W", ",.0f")]
     score: Annotated[float | None, Column("quality.overall.score", "score", ".3f")] = None
-    score_error: Annotated[float | None, Column("quality.overall.score_error", "score ±", ".3f")] = None
+    score_error: Annotated[float | None, Column("quality.overall.score_error", "score's standard error", ".3f")] = None
     energy_per_correct_j: Annotated[
         float | None, Column("quality.overall.energy_per_correct_j", "J/correct answer", "#.4g")
     ] = None
@@ -233,7 +233,7 @@ TABLES: dict[Literal["list", "show", "page", "paper"], list[str]] = {
     """.split(),
     "show": """
         name energy_per_output_token_j energy_per_unit_j unit output_tokens_per_s units_per_s analysed_by status
-        gpu_count batch_size input_tokens max_output_tokens output_tokens work mean_power_w score score_error
+        gpu_count batch_size input_tokens max_output_tokens output_tokens work mean_power_w score
         energy_per_correct_j answers_cut
     """.split(),
     "page": """

@@ -14,7 +14,7 @@ from wattdock.console.views.machine import check_view
 from wattdock.console.views.terminal import Listing, pairs
 from wattdock.reports import point_cells, points_of, pools
 from wattdock.reports.cells import NOTHING, number, seconds_text
-from wattdock.reports.wording import STATUSES, cut_text, no_joules_text, power_profile_text, quantity_text
+from wattdock.reports.wording import STATUSES, cut_text, no_joules_text, power_profile_text, quantity_text, work_text
 from wattdock.store import COLUMNS, TABLES
 from wattdock.text import amount, listed, pluralize, significant, singular
 
@@ -135,6 +135,8 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
             yield "draft model", environment.model.draft
         runner = environment.runner
         dtype = f", {runner.engine_args['dtype']}" if runner.engine_args.get("dtype") else ""
+        if quantized := runner.engine_args.get("quantization"):
+            dtype = f", {quantized} weights{dtype and f'{dtype} elsewhere'}"
         version = f"{runner.framework or NOTHING} {runner.framework_version or ''}".strip()
         yield "backend", f"{environment.backend}: {version}{dtype}"
     if environment:
@@ -154,6 +156,7 @@ def _rows(result: ExperimentResult, *, errors: bool) -> Iterable[tuple[str, str]
 
 
 def _speed_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
+    yield "work", work_text(result)
     if (performance := result.performance) is None:
         return
     passes = pluralize(len(result.energy.passes) if result.energy else 0, "pass", "passes")
@@ -196,11 +199,11 @@ def _energy_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         yield "energy", f"not measured: {energy.reason}"
         return
     yield "energy", f"{_around(energy.total_j, energy.timing95_j)} (95 %, timing only)"
+    for uuid, joules in energy.per_gpu_j.items():
+        yield "", f"{uuid}: {_joules(joules)}"
     if energy.hbm_j is not None:
         part = f"{_around(energy.hbm_j, energy.hbm95_j)} of these, by the driver's own figure"
         yield "HBM", f"{part}, mean {number(energy.mean_hbm_power_w, ',.0f')} W"
-    for uuid, joules in energy.per_gpu_j.items():
-        yield "", f"{uuid}: {_joules(joules)}"
     if energy.measured_per_output_token_j is not None and energy.windows:
         yield from _budget_rows(result)
         unit = result.config.unit
@@ -269,7 +272,7 @@ def _quality_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         return
     whole = [found.overall] if found.overall and len(found.tasks) > 1 else []
     for part in (*whole, *found.tasks, *found.categories):
-        error = f" ± {part.score_error:.3f}" if part.score_error is not None else ""
+        error = "" if part.score_error is None else f" ± {statistics.t_factor(inf) * part.score_error:.3f} (95 %)"
         known = f" {part.interval}" if part.interval else f" ({part.reason})" if part.reason else ""
         thoughts = f", {part.thought_tokens:,} of them thoughts" if part.thought_tokens else ""
         cost = f"; {number(part.energy_per_correct_j)} J/correct answer{known}, {number(part.energy_per_item_j)} J/item"
@@ -300,10 +303,11 @@ def _derived_rows(result: ExperimentResult) -> Iterable[tuple[str, str]]:
         peak = (
             f"{compute.peak_flops_share:.1%} of peak" if compute.peak_flops_share is not None else compute.peak_reason
         )
-        yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({peak})"
+        yield "arithmetic", f"{compute.flops_per_s / 1e12:,.3g} TFLOP/s{per_joule} ({peak}), of {PARTS['drained']}"
         if placed := compute.roofline:
             alone = ", ".join(f"{limit} {share:.0%}" for limit, share in placed.shares.items())
-            yield "roofline", f"{placed.time_ratio:.3g} × the least time; alone would take of the time: {alone}"
+            over = f"{placed.time_ratio:.3g} × the least time of {PARTS['drained']}"
+            yield "roofline", f"{over}; alone would take of the time: {alone}"
     figure, quantity = result.energy_figure, statistics.ENERGY
     if figure is None:
         figure, quantity = result.speed_figure, statistics.SPEED
