@@ -53,6 +53,11 @@ class PassMix(Stored):
     lines: Lines | None = None
     places: tuple[NonNegativeInt, NonNegativeInt] | None = None
 
+    @property
+    def indexes(self) -> range:
+        """Indexes of the requests in the window."""
+        return range(self.places[0], self.places[1] + 1) if self.places else range(0)
+
 
 def mixes(measured: Measured) -> list[PassMix]:
     """Return the work of each pass, in order."""
