@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from wattdock.records.declared import Lines
+from wattdock.records import passes
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PassMix(Stored):
     ended_early: int = 0
     aborted: int = 0
     repeated_prompts: int = 0
-    lines: Lines | None = None
+    lines: passes.Lines | None = None
     places: tuple[NonNegativeInt, NonNegativeInt] | None = None
 
     @property
