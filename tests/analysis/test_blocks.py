@@ -26,7 +26,7 @@ from seams.analysis import (
     window_of,
 )
 from seams.metering import Series
-from seams.records import NOTHING_DECLARED, DeclaredWork, TokenSeries
+from seams.records import NOTHING_DECLARED, DeclaredWork, Lines, TokenSeries
 
 from wattdock.clock import NS_PER_S
 from wattdock.config import ExperimentConfig
@@ -109,43 +109,66 @@ def test_blocks_share_out_the_window_and_hold_what_requests_did_in_them(lengths:
 
 
 @pytest.mark.parametrize(
-    ("prompts_of", "count", "alike", "one_length"),
+    ("prompts_of", "lines", "alike", "widened", "one_length"),
     [
-        (lambda restart, index: index, None, 3, False),  # of a file every restart sends the same part
-        (lambda restart, index: 1000 * restart + index, None, 1, False),  # drawn anew
-        (lambda restart, index: 1000 * restart + index, "file", 3, False),  # a file of lengths: ids are drawn anew
-        (lambda restart, index: index % 5, None, 1, False),  # a list that is gone through in each window
-        (lambda restart, index: None, None, 1, False),  # a runner that does not tell
-        (lambda restart, index: index % 5, 5, 3, False),  # five of a file's, again and again
-        (lambda restart, index: 5 * restart + index % 5, 5, 1, False),  # five drawn anew, again and again
-        (lambda restart, index: index % 5, 5, 1, True),  # random ones that are all the same work
+        (lambda restart, index: index, None, 3, 1, False),  # every restart sends the same part
+        (lambda restart, index: 1000 * restart + index, None, 1, 1, False),  # drawn anew
+        (lambda restart, index: 1000 * restart + index, "older", 3, 1, False),  # a file's lengths: ids are drawn anew
+        (lambda restart, index: 1000 * restart + index, (0, 10**6, 10**6), 3, 1, False),
+        (
+            lambda restart, index: 1000 * restart + index,
+            (7, 5, 5),
+            1,
+            1,
+            False,
+        ),  # each window holds all lines
+        (
+            lambda restart, index: index % 5,
+            (3, 5, 10),
+            3,
+            11.2,
+            False,
+        ),  # half of a file, again and again
+        (lambda restart, index: index % 5, (0, 5, 10**6), 3, 22.4, False),  # five lines of many
+        (lambda restart, index: None, None, 1, 1, False),  # a runner that does not tell
+        (lambda restart, index: index % 5, None, 3, 22.4, False),  # five random ones, again and again
+        (lambda restart, index: 5 * restart + index % 5, None, 1, 22.4, False),  # five drawn anew, again and again
+        (lambda restart, index: index % 5, None, 1, 1, True),  # random ones that are all the same work
     ],
 )
 def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
-    prompts_of: Callable[[int, int], int | None], count: int | str | None, alike: int, one_length: bool
+    prompts_of: Callable[[int, int], int | None],
+    lines: tuple[int, int, int] | str | None,
+    alike: int,
+    widened: float,
+    one_length: bool,
 ) -> None:
     """In each of three restarts the same loop, whose prompts are named anew."""
     loop, restarts = closed_loop(45, np.random.default_rng(4), in_flight=4, lengths="lognormal"), []
+    first, listed, total = lines if isinstance(lines, tuple) else (0, 1, 1)
+    told = Lines(first=first, listed=listed, total=total) if isinstance(lines, tuple) else None
     for number in range(3):
         length: dict[str, Any] = {"prompt_tokens": 9, "output_tokens": 9} if one_length else {}
         requests = loop.record.requests
         named = (replace(each, prompt_hash=prompts_of(number, each.index), **length) for each in requests)
-        restarts.append(RestartRecord(number, passes=(replace(loop.record, requests=tuple(named)),)))
-    prompts = {"source": "lengths.jsonl"} if count == "file" else {"source": "synthetic", "count": count}
+        restarts.append(
+            RestartRecord(
+                number, passes=(replace(loop.record, requests=tuple(named), declared=DeclaredWork(lines=told)),)
+            )
+        )
+    prompts = {"source": "lengths.jsonl" if lines else "synthetic"}
     workload = {"arrival": "closed", "batch_size": 4, "prompts": prompts}
     made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)
     made_up = replace(made_up, energy=ExactJoules(loop, np.random.default_rng(0)))
     found = measured_budget(made_up)
     assert found
-    same, own = found.entry(Budget.PROMPTS), found.entry("restarts")
+    own = found.entry("restarts")
     assert own
-    assert bool(same) == (alike > 1)
-    if same:
-        assert same.standard_uncertainty == pytest.approx(2**0.5 * own.standard_uncertainty)
     # 112 requests of five prompts each are five draws of their restart: the root of 22.4 as uncertain.
-    widened = 22.4**0.5 if count == 5 and not one_length else 1
-    assert own.standard_uncertainty == pytest.approx(0.0049 * widened, rel=0.01)
-    assert bool(draw_of_speed(made_up)) == (alike > 1)
+    assert own.standard_uncertainty == pytest.approx(0.0049 * widened**0.5, rel=0.01)
+    # Of five lines, 112 requests hold two once more than the others.
+    assert found.part(Budget.PROMPTS) == pytest.approx((alike - 1) ** 0.5 * own.standard_uncertainty, abs=0.001)
+    assert bool((draw_of_speed(made_up) or 0) > 0.001) == (alike > 1)
 
 
 def test_tokens_per_second_are_as_uncertain_as_the_list_that_all_restarts_send() -> None:

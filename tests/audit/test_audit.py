@@ -24,11 +24,12 @@ from make.audit_world import (
     result_of,
 )
 from make.outcomes import known
-from seams.analysis import NORMAL95, GpuResult, Performance, serving
-from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed
+from seams.analysis import NORMAL95, GpuResult, PassMix, Performance, Procedure, serving
+from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed, work_as_declared
 from seams.launch import Engine, Image, PackageLock
 from seams.records import DeclaredWork
 
+from wattdock.analysis import Budget
 from wattdock.config import ExperimentConfig
 from wattdock.launch import LauncherChoice
 from wattdock.records import Failure
@@ -121,6 +122,23 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     outcome = arrivals_kept_up_with(AuditInput(result))
     assert outcome is not None
     assert outcome.status == status
+
+
+@pytest.mark.parametrize(("correction", "status"), [(-0.09, "pass"), (0.09, "pass"), (-0.11, "fail"), (0.11, "fail")])
+def test_a_quiet_trace_s_beginning_is_corrected_by_a_few_percent_only(correction: float, status: str) -> None:
+    """Arrivals change J/token along a curve; prompts, answers and order were all as declared."""
+    mix = PassMix(restart=0, **{"pass": 0}, answer_tokens=9, declared_answer_tokens=9.0, mismatches={})
+    entry = {"name": "mix of work", "correction": correction, "standard_uncertainty": 0.01, "found": ""}
+    budget = Budget.model_validate({"measured": 1.0, "energy_per_unit_j": 1.0, "entries": [entry]})
+    figures = {"config": OPEN, "environment": "", "energy": "", "procedure": Procedure(mix=[mix]), "budget": budget}
+    result: Any = SimpleNamespace(**figures)
+    outcome = known(work_as_declared(AuditInput(result)))
+    assert outcome.status == status
+    assert (
+        outcome.figure.split(";")[0] == f"J/token is corrected by {correction:+.2%}, too far for a straight line"
+    ) == (status == "fail")
+    result.config = ExperimentConfig.model_validate({"workload": {"arrival": "closed"}, "backend": "vllm"})
+    assert known(work_as_declared(AuditInput(result))).status == "pass"
 
 
 @pytest.mark.parametrize(

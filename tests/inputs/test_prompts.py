@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import raises
 from seams.inputs import output_limits
+from seams.records import Lines
 
 from wattdock.config import ExperimentConfig, WorkloadSpec
 from wattdock.errors import Cause, ConfigError
@@ -64,6 +65,23 @@ def test_a_source_that_is_too_small_is_gone_through_again(tmp_path: Path) -> Non
     source = jsonl(tmp_path, *({"prompt": name} for name in "abc"))
     first, second = load(source, 0, 2), load(source, 1, 2)
     assert {*first.items, *second.items} == {"a", "b", "c"}
+
+
+def test_a_line_is_one_prompt_in_all_passes(tmp_path: Path) -> None:
+    """Passes of three of seven texts, and of all lines of a trace, which begins anew: random prompts have no lines."""
+    source, text_of = jsonl(tmp_path, *({"prompt": name} for name in "abcdefg")), dict[int, object]()
+    for pass_index in range(8):
+        prompts = load(source, pass_index, 3)
+        assert prompts.lines == 7
+        lines = Lines(first=prompts.first_line, listed=len(prompts.items), total=prompts.lines)
+        assert [text_of.setdefault(lines.of(i), prompts.items[i % 3]) for i in range(9)] == [*prompts.items] * 3
+    assert len({*text_of.values()}) == 7
+    timed = ({"arrival_s": at, "input_tokens": 10 * at + 10, "output_tokens": 1} for at in range(5))
+    work = {"arrival": "trace", "prompts": {"source": jsonl(tmp_path, *timed)}, "min_requests": 3}
+    config = ExperimentConfig.model_validate({"backend": "fake", "workload": work})
+    again = load_prompts(config, pass_index=1, vocab_size=1000, min_requests=3)
+    assert ([len(item) for item in again.items], again.first_line, again.lines) == ([10, 20, 30], 0, 5)
+    assert load("synthetic").lines is None
 
 
 def test_equal_seeds_give_equal_prompts_and_other_seeds_others() -> None:

@@ -209,8 +209,11 @@ def boards(stored: StoredResult, *uuids: str, unshown: float = 0.0, warmed: floa
     return with_entries(stored, entries, gpu_uuids=uuids)
 
 
-def with_entries(stored: StoredResult, entries: Sequence[dict[str, Any]], **environment: Any) -> StoredResult:
+def with_entries(
+    stored: StoredResult, entries: Sequence[dict[str, Any]], mix: dict[str, Any] | None = None, **environment: Any
+) -> StoredResult:
     made = stored.result.model_dump(mode="json", by_alias=True)
+    made["procedure"] = {"mix": [mix]} if mix else None
     made["environment"] |= environment
     made["budget"]["entries"] += entries
     return replace(stored, result=type(stored.result).model_validate(made))
@@ -244,22 +247,46 @@ def test_on_the_same_boards_warmth_is_shared_as_far_as_both_were_corrected(warme
 @pytest.mark.parametrize(
     ("changes", "known"),
     [
-        ({}, 0.0),
+        ({}, 0.007),
         ({"environment.dataset_sha256": "f" * 64}, 0.013),
         ({"config.workload.seed": 7}, 0.013),
-        ({"config.workload.prompts.count": 7}, 0.013),
+        (
+            {"config.workload.arrival": "trace", "config.workload.prompts.source": "x.jsonl"},
+            0.013,
+        ),
+        ({"config.workload.prompts.count": 7}, 0.007),
+        ({"lines": None}, 0.013),  # written by an older version
+        ({"places": (150, 249)}, (0.013**2 - 0.005 * 0.012) ** 0.5),  # of a faster engine: half is in common
+        ({"places": (250, 349)}, 0.013),
+        ({"places": (10**8, 3 * 10**8)}, 0.013),  # forged
+        ({"lines": {"first": 100, "listed": 100, "total": 10**12}, "places": (0, 199)}, 0.007),  # all twice
+        ({"total": 200}, 0.007),
+        ({"total": 200, "places": (200, 299)}, 0.017),  # the other half: what one lacks, the other has
+        ({"total": 100}, 0.013),  # the whole file, whose draw is nothing
     ],
 )
-def test_lists_of_prompts_that_differ_are_two_draws(changes: dict[str, Any], known: float, other_gpu: str) -> None:
-    """0.5 and 1.2 % that no restart shows, since all send one list: in the ratio of the same list they cancel."""
+def test_lists_of_prompts_are_two_draws_but_for_what_windows_have_in_common(
+    changes: dict[str, Any], known: float, other_gpu: str
+) -> None:
+    """0.5 and 1.2 % that no restart shows, since all send one list: in the ratio of the same lines they cancel."""
+    lines = {"first": 0, "listed": 400, "total": changes.get("total", 10**12)}
+    passes = [
+        {"restart": 0, "pass": 0, "mismatches": {}, "lines": told, "places": places}
+        for told, places in ((lines, (100, 199)), (changes.get("lines", lines), changes.get("places", (100, 199))))
+    ]
+    settings = {name: value for name, value in changes.items() if "." in name}
     joules = [1.0, 1.1, 1.2]
     first, second = (
         with_entries(
-            arm("s", [share * each for each in joules], name, **own),
-            [{"name": "same prompts", "standard_uncertainty": part, "kind": "A", "found": ""}],
+            arm("s", [share * each for each in joules], name, **changed),
+            [{"name": "same prompts", "standard_uncertainty": part * (2 / 3) ** 0.5, "kind": "A", "found": ""}],
             gpu_uuids=[gpu],
+            mix=mix,
         )
-        for name, share, part, gpu, own in (("one", 1.0, 0.005, "g1", {}), ("two", 1.02, 0.012, other_gpu, changes))
+        for name, share, part, gpu, changed, mix in (
+            ("one", 1.0, 0.005, "g1", {}, passes[0]),
+            ("two", 1.02, 0.012, other_gpu, settings, passes[1]),
+        )
     )
     [pair] = compare([first], [second]).pairs
     assert known_of(pair.tests[PRIMARY]) == pytest.approx(known, abs=1e-9)

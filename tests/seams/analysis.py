@@ -11,6 +11,7 @@ from wattdock.analysis.gpus import GpuResult, ListedProcess, gpu_results, listed
 from wattdock.analysis.idle import idle_baselines, idle_energy_j
 from wattdock.analysis.joules import NORMAL95, Joules, SpanJoules
 from wattdock.analysis.measured import DIFFERENT_GPUS, Measured
+from wattdock.analysis.mix import PassMix
 from wattdock.analysis.occupancy import Instants, NoWindowError
 from wattdock.analysis.other_meters import WindowCheck, cross_check
 from wattdock.analysis.pass_energy import WindowFigure
@@ -27,7 +28,7 @@ from wattdock.analysis.performance import (
     undrained,
 )
 from wattdock.analysis.phases import Bins, MeteredWork, Phases, Work, costs, phases, rounds_of
-from wattdock.analysis.procedure import procedure
+from wattdock.analysis.procedure import Procedure, procedure
 from wattdock.analysis.quality import AnswerFigures, Quality, TaskFigures, half_width, quality
 from wattdock.analysis.statistics import (
     CONFIDENCE,
@@ -84,8 +85,10 @@ __all__ = [
     "Measured",
     "MeteredWork",
     "NoWindowError",
+    "PassMix",
     "Performance",
     "Phases",
+    "Procedure",
     "Quality",
     "Quantiles",
     "Restarts",

@@ -4,7 +4,7 @@ from wattdock.audit.alone import cpus_alone, gpus_alone, machine_alone, other_gp
 from wattdock.audit.check import AuditInput
 from wattdock.audit.gpus import readings_agree
 from wattdock.audit.known import MAX_DRIFT_PER_MIN, window_steady
-from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed
+from wattdock.audit.work import arrivals_kept_up_with, client_keeps_up, gpus_fed, work_as_declared
 
 __all__ = [
     "MAX_DRIFT_PER_MIN",
@@ -18,4 +18,5 @@ __all__ = [
     "other_gpus_idle",
     "readings_agree",
     "window_steady",
+    "work_as_declared",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from math import sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # Length of a block: a shorter one holds parts of prefills, and few changes of the counters.
 BLOCK_S = 2.0
-# Largest share of a window's requests with prompts that differ, where the list of prompts was gone through.
-MOST_DISTINCT = 0.9
 # How far a reading of temperature may lie from the instant that it stands for; they come once a second.
 TEMPERATURE_REACH_S = 5.0
 
@@ -76,28 +74,33 @@ def draw_of_speed(measured: Measured) -> float | None:
 def _design_effects(measured: Measured) -> tuple[float, float]:
     """Return by how much repeated prompts widen the variance of a window's mean, and beyond that of the mean of all.
 
-    Source: n requests of which c have one prompt have Σc² ÷ n times the variance of n prompts (Kish's design effect).
+    Source: n requests of which c have one of N prompts have Σc² ÷ n − n ÷ N times the variance of n prompts (Kish's
+    design effect, less what draws without replacement take off).
     """
     prompts, lengths = measured.config.prompts, set[tuple[int | None, int | None]]()
-    sent, first = list[Counter[int]](), dict[tuple[int, int], int | None]()
+    sent, lines = list[Counter[object]](), None
     for run_pass, figure in zip(measured.pass_records, measured.headline, strict=True):
-        if prompts.source != "synthetic":
-            # Of a file's lengths each restart draws other ids: a prompt is that which the first restart sent there.
-            for request in run_pass.requests:
-                first.setdefault((run_pass.index, request.index), request.prompt_hash)
         inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
-        draws = (first.get((run_pass.index, request.index), request.prompt_hash) for request in inside)
-        sent.append(Counter(draw for draw in draws if draw is not None))
         lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
-    # A list that each window went through whole is the declared work, and no draw of it.
-    is_list = prompts.count is None and all(len(each) < MOST_DISTINCT * each.total() for each in sent)
+        if lines := run_pass.declared.lines:
+            sent.append(Counter(lines.of(request.index) for request in inside))
+        elif prompts.source != "synthetic":
+            # Older records do not tell lines: each restart sends the same prompt in the same place.
+            sent.append(Counter((run_pass.index, request.index) for request in inside))
+        else:
+            hashes = (request.prompt_hash for request in inside)
+            sent.append(Counter(prompt_hash for prompt_hash in hashes if prompt_hash is not None))
     # Random prompts of one length with answers of one length are the same work.
     is_one_work = prompts.source == "synthetic" and len(lengths) == 1 and None not in next(iter(lengths))
-    if measured.config.command or is_list or is_one_work:
+    of_all = sum(sent, Counter[object]())
+    if measured.config.command or is_one_work or not (count := of_all.total()):
         return 1.0, 1.0
-    of_all = sum(sent, Counter[int]())
-    squares, own = (sum(n**2 for each in counts for n in each.values()) for counts in ([of_all], sent))
-    return (own / of_all.total(), squares / own) if own else (1.0, 1.0)
+    own, shared = (
+        sum(sum(n**2 for n in each.values()) - each.total() ** 2 / (lines.total if lines else inf) for each in counts)
+        for counts in (sent, [of_all])
+    )
+    repeated = max(1.0, own / count)
+    return repeated, 1 + max(0.0, shared - own) / count / repeated
 
 
 def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:

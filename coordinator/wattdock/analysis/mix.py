@@ -7,8 +7,9 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
+from wattdock.records import passes
 from wattdock.values import Stored, known_sum
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class PassMix(Stored):
         texts: Prompts of text, whose ids only the runner knows.
         ended_early, aborted: Answers of the whole pass that the model, or the engine, ended before their limit.
         repeated_prompts: Requests of the whole pass whose prompt, by its ids, an earlier one had.
+        lines, places: Which lines of a file the pass goes through (first, in how many requests, of how many), and the
+            indexes of the first and the last request whose first token came in the window; null where none is known.
     """
 
     restart: int
@@ -47,6 +50,13 @@ class PassMix(Stored):
     ended_early: int = 0
     aborted: int = 0
     repeated_prompts: int = 0
+    lines: passes.Lines | None = None
+    places: tuple[NonNegativeInt, NonNegativeInt] | None = None
+
+    @property
+    def indexes(self) -> range:
+        """Indexes of the requests in the window."""
+        return range(self.places[0], self.places[1] + 1) if self.places else range(0)
 
 
 def mixes(measured: Measured) -> list[PassMix]:
@@ -75,6 +85,8 @@ def mixes(measured: Measured) -> list[PassMix]:
                 ended_early=sum((part.output_tokens or 0) < (part.max_output_tokens or 0) for part in stopped),
                 aborted=sum(request.finish_reason == "abort" for request in requests),
                 repeated_prompts=run_pass.repeated_prompts,
+                lines=declared.lines,
+                places=(min(indexes), max(indexes)) if (indexes := [part.index for part in inside]) else None,
             )
         )
     return found

@@ -7,6 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from pydantic import NonNegativeInt, PositiveInt
+
+from wattdock.values import Stored
 from wattdock_proto.prompt_hash import hash_of
 
 if TYPE_CHECKING:
@@ -15,6 +18,24 @@ if TYPE_CHECKING:
     from wattdock.config import ExperimentConfig
     from wattdock.inputs import PromptSet
     from wattdock.records.request import RequestRecord
+
+
+class Lines(Stored):
+    """Lines of a file, or of the bundled set, that a pass goes through, numbered in the order that the seed makes.
+
+    Attributes:
+        first: Of the pass's first request; its neighbours follow it.
+        listed: Number of requests after which the pass begins anew.
+        total: Of the whole file.
+    """
+
+    first: NonNegativeInt
+    listed: PositiveInt
+    total: PositiveInt
+
+    def of(self, index: int) -> int:
+        """Return the line of the request with this index."""
+        return (self.first + index % self.listed) % self.total
 
 
 @dataclass(frozen=True)
@@ -27,6 +48,7 @@ class DeclaredWork:
         output_tokens: Mean length of an answer, likewise; None where answers may end before their limit.
         context_tokens: Mean over answers, likewise, of the positions before each of its tokens but the first.
         gap_s: Mean time between a trace's arrivals, at its speed; None without a trace.
+        lines: Which lines of a file its list holds; None for synthetic prompts.
         staggered: Number of first requests whose answers are shares of their prompts' limits.
         texts: Prompts of text, whose ids only the runner knows.
         mismatches: Number of requests that were not what was to be sent, by what differed: "order", "instant",
@@ -37,6 +59,7 @@ class DeclaredWork:
     output_tokens: float | None = None
     context_tokens: float | None = None
     gap_s: float | None = None
+    lines: Lines | None = None
     staggered: int = 0
     texts: int = 0
     mismatches: dict[str, int] = field(default_factory=dict)
@@ -61,11 +84,13 @@ class DeclaredWork:
         most = config.workload.output_lengths.max
         limits = [limit or most for limit in prompts.max_output_tokens]
         of_prompts, of_answers = prompts.means
+        place, listed, lines = prompts.first_line, len(prompts.items), prompts.lines
         return cls(
             prompt_tokens=of_prompts,
             output_tokens=of_answers if ignore_eos or prompts.declares_answers else None,
             context_tokens=prompts.context_tokens,
             gap_s=prompts.gap_s,
+            lines=Lines(first=place, listed=listed, total=lines) if lines else None,
             staggered=len(prompts.first_output_tokens),
             texts=sum(not isinstance(item, array) for item in prompts.items),
             mismatches=_mismatches(prompts, limits, requests, start_ns=start_ns, ignore_eos=ignore_eos),

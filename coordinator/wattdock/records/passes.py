@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattdock.metering import Span
 from wattdock.records.declared import NOTHING_DECLARED, DeclaredWork
+from wattdock.records.declared import Lines as Lines  # noqa: PLC0414  (of the door)
 from wattdock.records.request import RequestRecord
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ METHOD = (
     "Joules: of {covered}, over the GPUs used. Scaling of engines is strong, the same "
     "requests in flight at every size. Joules of one result: with the interval of its uncertainty "
     "budget; other figures: a sum over all restarts ÷ a sum, with Student's t interval from how restarts differ, of "
-    "tokens/s also the list of requests that all restarts send, of pooled joules the budgets' other entries. "
+    "speed also the list of requests that all restarts send, of pooled joules the budgets' other entries. "
     "Ratios: of splits that were measured in turns, by the paired t-test of `compare`, restart by restart; else of "
     "these figures, with a 95 % interval from those of both, taken as independent, and 0.3 % (standard deviation) for "
     "each of two sessions. Medians of latency: of one result's requests, so not where several are pooled."

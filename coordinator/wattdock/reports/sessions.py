@@ -10,15 +10,18 @@ the other (a retry). Arms in different sessions differ by their sessions, too, w
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import chain
 from math import hypot, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
 from wattdock.analysis import statistics
 from wattdock.text import pluralize
+from wattdock.values import all_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     SessionOf = Callable[[StoredResult], str]
 
 LEAST_SESSIONS = 2
+# Most requests of a window whose lines are counted: a forged result may claim any number.
+MOST_REQUESTS = 10_000_000
 # Longest time between the starts of two results of one session: rooms change from day to night.
 SESSION_LENGTH = timedelta(hours=12)
 ONE_SESSION = "no test: one session on a side"
@@ -156,20 +161,15 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
 def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
     """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
 
-    Of both quantities it is of the list that all restarts of a result send, unless both sides sent the same. Of joules,
-    by the budgets, on the same boards also of the slopes that each result fitted, on others of warmth, first seconds,
-    mix and timing.
+    Of both quantities it is of the list that all restarts of a result send, but for what both sides' windows hold in
+    common. Of joules, by the budgets, on the same boards also of the slopes that each result fitted, on others of
+    warmth, first seconds, mix and timing.
     """
     sides = [[row.result for row in side] for side in (first, second)]
     boards = [{frozenset(result.environment.gpu_uuids) for result in side if result.environment} for side in sides]
     budgets = [[result.budget for result in side if result.budget] for side in sides]
-    # Of one file, the seed and the number of prompts decide which ones are sent.
-    sent = {
-        (ran and ran.dataset_sha256, config.workload.seed, config.prompts.count)
-        for ran, config in ((row.result.environment, row.result.config) for row in (*first, *second))
-    }
-    own = sides if len(sent) > 1 else []
-    draws = hypot(*(max((_draw(result, quantity) for result in side), default=0.0) for side in own))
+    one, two = (max((_draw(result, quantity) for result in side), default=0.0) for side in sides)
+    draws = sqrt(max(0.0, one**2 + two**2 - 2 * one * two * _lines_in_common(*sides))) if one or two else 0.0
     if quantity != statistics.ENERGY:
         return draws
     if boards[0] == boards[1]:
@@ -177,10 +177,42 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
     return hypot(draws, *(max((budget.unshown for budget in side), default=0.0) for side in budgets))
 
 
+def _lines_in_common(*sides: Sequence[ExperimentResult]) -> float:
+    """Return the correlation of how often two sides' windows hold each line of one file; 0 where it is unknown.
+
+    A faster engine's windows lie elsewhere in the list.
+
+    Source: draws without replacement, of N lines: the covariance of Σ a x and Σ b x is S² (Σ a b - Σ a Σ b ÷ N).
+    """
+    # Of one file, the seed makes the order, but for a trace.
+    sent = {
+        (ran and ran.dataset_sha256, work.arrival == "trace" or str(work.seed))
+        for ran, work in ((result.environment, result.config.workload) for result in chain(*sides))
+    }
+    passes = [[mix for result in side if result.procedure for mix in result.procedure.mix] for side in sides]
+    known = all_known(mix.lines for mix in chain(*passes))
+    most = max((mix.places[1] - mix.places[0] for mix in chain(*passes) if mix.places), default=0)
+    if not known or len(sent) > 1 or most > MOST_REQUESTS:
+        return 0.0
+    first, second = (
+        Counter(mix.lines.of(index) for mix in side if mix.lines for index in mix.indexes) for side in passes
+    )
+
+    def covariance(a: Counter[int], b: Counter[int]) -> float:
+        return sum(count * b[line] for line, count in a.items()) - a.total() * b.total() / known[0].total
+
+    variances = covariance(first, first) * covariance(second, second)
+    return covariance(first, second) / sqrt(variances) if variances > 0 else 0.0
+
+
 def _draw(result: ExperimentResult, quantity: str) -> float:
-    """Return the relative standard uncertainty by the list that all restarts send; 0 where it is unknown."""
+    """Return the relative standard uncertainty by the list that all restarts send; 0 where it is unknown.
+
+    A budget holds one part in R of its square, of R restarts, in what scatters within windows.
+    """
     if quantity == statistics.ENERGY:
-        return result.budget.part(result.budget.PROMPTS) if result.budget else 0.0
+        restarts = len(result.budget.per_restart) if result.budget else 0
+        return result.budget.part(result.budget.PROMPTS) * sqrt(restarts / max(1, restarts - 1)) if result.budget else 0
     return (result.performance and result.performance.draw_of_speed) or 0.0
 
 

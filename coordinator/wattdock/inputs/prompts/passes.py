@@ -65,6 +65,8 @@ class PromptSet:
         gap_s: Mean time between arrivals over a whole trace, at its speed; None without a trace.
         declares_answers: Limits are the lengths that answers are to have, as those of a trace or a distribution.
         seed: With which an engine samples the answers, below 2**31.
+        first_line, lines: Place of the first item in the order in which passes go through a file or the bundled set,
+            its neighbours follow it; and how many places that order has, None where prompts are synthetic.
     """
 
     items: tuple[Item, ...]
@@ -79,6 +81,8 @@ class PromptSet:
     arrivals_ns: tuple[int, ...] = ()
     repeated_tokens: tuple[int, ...] | None = None
     first_output_tokens: tuple[int, ...] = ()
+    first_line: int = 0
+    lines: int | None = None
 
     @property
     def texts_sha256(self) -> str:
@@ -177,7 +181,10 @@ def load_prompts(
     prompt_lengths, answer_lengths = _lengths(config, source)
     context_tokens = _context_tokens(work, source)
     gap_s = mean_gap(source.arrivals_s) / (work.trace_speed or 1) if source and work.arrival == "trace" else None
+    lines = len(source.items) if source else None
     source, picked = _picked(work, source, pass_index, draw, arrivals=len(arrivals_ns), vocab_size=vocab_size)
+    # A trace begins anew in each pass, another list goes on.
+    first_line = pass_index * len(picked) % lines if lines and work.arrival != "trace" else 0
     limits, first_limits = output_limits([source.max_output_tokens[i] for i in picked], work, draw)
     items, repeated = _with_ids(config, source, picked, limits, (restart, pass_index), vocab_size=vocab_size)
     is_trace = config.prompts.file is not None and all(isinstance(item, int) for item in source.items)
@@ -194,6 +201,8 @@ def load_prompts(
         arrivals_ns=arrivals_ns,
         repeated_tokens=repeated,
         first_output_tokens=first_limits,
+        first_line=first_line,
+        lines=lines,
     )
 
 
