@@ -492,7 +492,7 @@ def test_a_score_that_was_not_measured_again_leaves_a_reproduction_undecided(
     with pytest.raises(SystemExit) as ended:
         require_equivalent(found)
     assert ended.value.code == 10
-    assert "undecided, the first: x; B has no score of u (u, restart 1: it broke)" in capsys.readouterr().err
+    assert "undecided: 1 of 1 experiments, the first: x; B has no score of u (u, restart 1: it broke)" in capsys.readouterr().err
     # A bundle without that score claims nothing of it.
     require_equivalent(compare([scored("x", lost="u")], [scored("x")], margin=MARGIN))
 
@@ -515,4 +515,4 @@ def test_a_score_of_other_questions_is_not_compared(
         require_equivalent(found)
     assert ended.value.code == 10
     why = "A and B were not asked the same in u: ask as the bundle did"
-    assert f"undecided, the first: x; {why}" in capsys.readouterr().err
+    assert f"undecided: 1 of 1 experiments, the first: x; {why}" in capsys.readouterr().err
