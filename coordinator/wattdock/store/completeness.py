@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 def once(results: Iterable[tuple[StoredResult, Row]], warn: Warn) -> Iterator[tuple[StoredResult, Row]]:
     """Yield each measurement once, beside its row: a copy of a result would count as more restarts.
 
+    A copy that another user made takes nobody's place: it may lack what the first one has.
+
     Args:
         warn: Receives a line about each copy, each result.json that was changed since it was stored, and where a study
             has two results of one attempt, as studies of two machines may have after their folders were merged.
     """
-    first: dict[tuple[str, str, int | None], tuple[StoredResult, Row]] = {}
+    first: dict[tuple[str, str, int | None, int], tuple[StoredResult, Row]] = {}
     for stored, row in results:
         if stored.is_changed:
             warn(f"{stored.place}: {RESULT} was changed since it was stored; --again takes figures from the records")
-        other, known = first.setdefault((row.study_id or row.folder, row.experiment_id, row.attempt), (stored, row))
+        key = (row.study_id or row.folder, row.experiment_id, row.attempt, stored.folder.stat().st_uid)
+        other, known = first.setdefault(key, (stored, row))
         if other is stored or replace(known, folder=row.folder) != row:
             if other is not stored:
                 warn(f"{other.place} and {stored.place} are two results of one attempt, of two machines or changed")
