@@ -150,7 +150,7 @@ def performance(measured: Measured) -> Performance | None:
     if not measured.passes:
         return None
     passes, duration_s = measured.pass_records, measured.passes_s
-    arrived = arrivals(measured)
+    arrived, whole = arrivals(measured), answered(measured)
     counted_tokens = known_sum(figure.output_tokens for figure in measured.headline)
     counted_s = known_sum(figure.duration_s for figure in measured.headline)
     prompt_tokens = known_sum(run_pass.prompt_tokens for run_pass in passes)
@@ -175,8 +175,8 @@ def performance(measured: Measured) -> Performance | None:
         arrivals_due=due,
         backlog_slope=known_max(map(backlog_slope, passes)),
         ttft=quantiles(since_arrival_s(request, request.first_token_ns) for request in arrived),
-        tpot=quantiles(map(tpot_s, answered(measured))),
-        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in answered(measured)),
+        tpot=quantiles(map(tpot_s, whole)),
+        e2e=quantiles(since_arrival_s(request, request.finished_ns) for request in whole),
         **inter_token_latency(measured),
         drafts=drafts(passes),
         serving=serving(passes),
