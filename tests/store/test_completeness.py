@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from make.stored import bundled, stored
+from seams.store import once, readable_results
 
 if TYPE_CHECKING:
     from conftest import Called
@@ -120,6 +121,13 @@ def test_a_copy_of_a_result_counts_once(study: Called) -> None:
     for words in ("list --json", "query 'FROM results' --json"):
         done = study("results", *shlex.split(words))
         assert (len(json.loads(done.stdout)), done.stderr.count("is a copy of")) == (2, 1)
+
+
+def test_a_result_that_goes_while_it_is_listed_is_no_error(study: Called) -> None:
+    """Another user's cleaning may come between the reading of a result and a look at its folder."""
+    results = list(readable_results(sorted(RESULTS.glob("*-fake-*")), print))
+    shutil.rmtree(results[0].folder)
+    assert len(list(once([(result, result.row) for result in results], print))) == len(results)
 
 
 def test_two_results_of_one_attempt_are_told(study: Called) -> None:

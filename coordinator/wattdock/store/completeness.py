@@ -28,11 +28,11 @@ def once(results: Iterable[tuple[StoredResult, Row]], warn: Warn) -> Iterator[tu
         warn: Receives a line about each copy, each result.json that was changed since it was stored, and where a study
             has two results of one attempt, as studies of two machines may have after their folders were merged.
     """
-    first: dict[tuple[str, str, int | None, int], tuple[StoredResult, Row]] = {}
+    first: dict[tuple[str, str, int | None, int | None], tuple[StoredResult, Row]] = {}
     for stored, row in results:
         if stored.is_changed:
             warn(f"{stored.place}: {RESULT} was changed since it was stored; --again takes figures from the records")
-        key = (row.study_id or row.folder, row.experiment_id, row.attempt, stored.folder.stat().st_uid)
+        key = (row.study_id or row.folder, row.experiment_id, row.attempt, _owner(stored.folder))
         other, known = first.setdefault(key, (stored, row))
         if other is stored or replace(known, folder=row.folder) != row:
             if other is not stored:
@@ -40,6 +40,13 @@ def once(results: Iterable[tuple[StoredResult, Row]], warn: Warn) -> Iterator[tu
             yield stored, row
         elif real_path(other.folder) != real_path(stored.folder):
             warn(f"{stored.place} is a copy of {other.place}, and counts once")
+
+
+def _owner(folder: Path) -> int | None:
+    """Return the user id of a folder's owner; None where it is gone, or may no longer be opened."""
+    with suppress(OSError), OwnedFolder.open(folder) as opened:
+        return opened.owner
+    return None
 
 
 def lacking(rows: Iterable[tuple[Path, Row]], warn: Warn, *, unmeasured: bool = True) -> dict[str, tuple[str, ...]]:
