@@ -151,11 +151,9 @@ def test_prompts_that_all_restarts_send_are_one_draw_of_their_list(
         length: dict[str, Any] = {"prompt_tokens": 9, "output_tokens": 9} if one_length else {}
         requests = loop.record.requests
         named = (replace(each, prompt_hash=prompts_of(number, each.index), **length) for each in requests)
-        restarts.append(
-            RestartRecord(
-                number, passes=(replace(loop.record, requests=tuple(named), declared=DeclaredWork(lines=told)),)
-            )
-        )
+        # A declared length, but no mix of work to correct.
+        declared = DeclaredWork(lines=told, output_tokens=9)
+        restarts.append(RestartRecord(number, passes=(replace(loop.record, requests=tuple(named), declared=declared),)))
     prompts = {"source": "lengths.jsonl" if lines else "synthetic"}
     workload = {"arrival": "closed", "batch_size": 4, "prompts": prompts}
     made_up = experiment(*restarts, workload=workload, warmup=LEAD_IN)

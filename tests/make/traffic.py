@@ -99,15 +99,18 @@ def closed_loop(
     prompt: int = 512,
     output: int = 250,
     joules: Sequence[float] = JOULES,
+    staggered: bool = True,
 ) -> ClosedLoop:
-    """Return a pass of a stationary engine that computes each prompt in one step, its first slots out of step.
+    """Return a pass of a stationary engine that computes each prompt in one step.
 
     Args:
+        staggered: Whether its first slots are out of step.
         lengths: A key of `LENGTHS`, for prompts of `prompt` and answers of `output` tokens on average.
     """
     count = in_flight + int(seconds * 400 * in_flight / output)
     prompts, outputs = (np.ceil(LENGTHS[lengths](random, mean, count)).astype(int) for mean in (prompt, output))
-    outputs[:in_flight] = np.maximum(2, outputs[:in_flight] * np.arange(1, in_flight + 1) / in_flight)
+    if staggered:
+        outputs[:in_flight] = np.maximum(2, outputs[:in_flight] * np.arange(1, in_flight + 1) / in_flight)
     prompts, outputs = prompts.tolist(), outputs.tolist()
     at_s, total_j, steps = START_S, 0.0, [(START_S, 0, 0.0)]
     # Of each request.

@@ -1,5 +1,6 @@
 """What tests reach behind the door of `analysis`: a name that moves is changed here only."""
 
+from wattdock.analysis.answers import Answers, undeclared_answers
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import draw_of_speed, measured_budget, window_of
 from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, BOARDS_POOLED, ROOM_C, Budget, Entry, budget
@@ -68,6 +69,7 @@ __all__ = [
     "T_FACTORS",
     "WINDOWS",
     "AnswerFigures",
+    "Answers",
     "Bins",
     "Budget",
     "Compute",
@@ -133,6 +135,7 @@ __all__ = [
     "t_factor",
     "token_disagreements",
     "tpot_s",
+    "undeclared_answers",
     "undrained",
     "window_of",
     "work_done",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattdock.analysis.answers import DECLARED, Answers, draw_of, undeclared_answers
 from wattdock.analysis.block_fit import CONTEXT, LEAST_BLOCKS, PROMPTS, SECONDS, Window, scatter_of
 from wattdock.analysis.budget import Budget, budget
 from wattdock.analysis.idle import over
@@ -37,15 +38,16 @@ TEMPERATURE_REACH_S = 5.0
 def measured_budget(measured: Measured) -> Budget | None:
     """Return the budget of the headline's windows; None without joules and tokens in every one of them."""
     restarts: dict[int, list[Window]] = {}
+    answers = undeclared_answers(measured)
     for (restart, run_pass), figure in zip(measured.passes, measured.headline, strict=True):
         if not figure.measured_per_output_token_j:
             return None
-        restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure))
+        restarts.setdefault(restart.restart, []).append(window_of(measured, restart, run_pass, figure, answers))
     if not restarts:
         return None
     whole = measured.config.command is not None and measured.windows.headline == "drained"
     boards, limit_w, repeats = len(measured.used), measured.limit_w, _design_effects(measured)
-    found = budget([*restarts.values()], boards=boards, limit_w=limit_w, whole=whole, repeats=repeats)
+    found = budget([*restarts.values()], boards=boards, limit_w=limit_w, whole=whole, repeats=repeats, answers=answers)
     return found.model_copy(update={"unit": measured.config.unit})
 
 
@@ -82,14 +84,9 @@ def _design_effects(measured: Measured) -> tuple[float, float]:
     for run_pass, figure in zip(measured.pass_records, measured.headline, strict=True):
         inside = [request for request in run_pass.requests if figure.holds(request.first_token_ns)]
         lengths.update((request.prompt_tokens, request.output_tokens) for request in inside)
-        if lines := run_pass.declared.lines:
-            sent.append(Counter(lines.of(request.index) for request in inside))
-        elif prompts.source != "synthetic":
-            # Older records do not tell lines: each restart sends the same prompt in the same place.
-            sent.append(Counter((run_pass.index, request.index) for request in inside))
-        else:
-            hashes = (request.prompt_hash for request in inside)
-            sent.append(Counter(prompt_hash for prompt_hash in hashes if prompt_hash is not None))
+        lines = run_pass.declared.lines
+        keys = (draw_of(run_pass, request, synthetic=prompts.source == "synthetic") for request in inside)
+        sent.append(Counter(key for key in keys if key is not None))
     # Random prompts of one length with answers of one length are the same work.
     is_one_work = prompts.source == "synthetic" and len(lengths) == 1 and None not in next(iter(lengths))
     of_all = sum(sent, Counter[object]())
@@ -103,10 +100,12 @@ def _design_effects(measured: Measured) -> tuple[float, float]:
     return repeated, 1 + max(0.0, shared - own) / count / repeated
 
 
-def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure) -> Window:
+def window_of(
+    measured: Measured, restart: RestartRecord, run_pass: PassRecord, figure: WindowFigure, answers: Answers = DECLARED
+) -> Window:
     """Return a window, which has joules and tokens, with its blocks; one block where instants do not tell more."""
     edges_ns, instants = _blocks(measured, run_pass, figure)
-    work, declared = (_work(run_pass, instants, edges_ns), _declared(measured, run_pass)) if instants else ({}, {})
+    work = _work(run_pass, instants, edges_ns) if instants else {}
     start_ns, end_ns = edges_ns[0], edges_ns[-1]
     blocks_j = all_known(measured.energy_of(restart, Span("block", *edges)).total_j for edges in pairwise(edges_ns))
     if not blocks_j:
@@ -121,7 +120,7 @@ def window_of(measured: Measured, restart: RestartRecord, run_pass: PassRecord, 
         block_tokens=tokens_in(run_pass, edges_ns).astype(np.float64),
         block_c=_temperature_c(measured, restart, edges_ns),
         work=work,
-        declared=declared,
+        declared=_declared(measured, run_pass, answers) if instants else {},
     )
 
 
@@ -194,15 +193,15 @@ def _work(run_pass: PassRecord, instants: Instants, edges_ns: Sequence[int]) -> 
     return {kind: amounts for kind, amounts in sums.items() if amounts.any()} | {SECONDS: np.diff(edges_ns) / NS_PER_S}
 
 
-def _declared(measured: Measured, run_pass: PassRecord) -> dict[str, float]:
-    """Return the amounts of work per output token in the long run, of the kinds that the settings decide."""
+def _declared(measured: Measured, run_pass: PassRecord, answers: Answers) -> dict[str, float]:
+    """Return the amounts of work per output token in the long run, of the kinds that the settings or answers decide."""
     declared, rate_per_s = run_pass.declared, measured.config.workload.rate_per_s
-    if not (answer := declared.output_tokens):
+    if not (answer := declared.output_tokens or answers.mean_tokens):
         return {}
     amounts = {PROMPTS: declared.prompt_tokens, CONTEXT: declared.context_tokens}
     # In an open loop, arrivals set the pace, not the engine.
     amounts[SECONDS] = 1 / rate_per_s if rate_per_s else declared.gap_s
-    return {kind: amount / answer for kind, amount in amounts.items() if amount}
+    return {kind: amount / answer for kind, amount in {**amounts, **answers.amounts}.items() if amount}
 
 
 def _temperature_c(measured: Measured, restart: RestartRecord, edges_ns: Sequence[int]) -> Floats:

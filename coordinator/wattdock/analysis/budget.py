@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import AliasChoices, Field
 
+from wattdock.analysis.answers import DECLARED, Answers
 from wattdock.analysis.block_fit import LEAST_BLOCKS, TEMPERATURE_COEFFICIENT, Fit, Window, fitted, slopes_of
 from wattdock.analysis.statistics import (
     BETWEEN_SESSIONS,
@@ -103,6 +104,8 @@ class Budget(Stored):
         degrees_of_freedom: Effective ones (Welch, Satterthwaite); null for infinitely many.
         expanded: Half the 95 % interval, relative; null with the reason.
         per_restart: Corrected figure of each restart, J.
+        answers_sketch: Of the entry "lengths of answers", as far as prompts make it, relative: the mean square of the
+            difference of two results' sketches is the variance of their ratio by their lists; empty without the entry.
         drift_per_min: Relative change of J/token per minute within windows, beside mix and temperature; null where
             windows have too few blocks, or are whole runs.
         drift_chance_per_min: Largest change that chance makes.
@@ -119,6 +122,8 @@ class Budget(Stored):
     WARMTH: ClassVar = "warmth"
     # The entry of a list that all restarts send, which results that sent the same list share.
     PROMPTS: ClassVar = "same prompts"
+    # The entry of answers' lengths where nothing declares them, which results that sent the same prompts share in part.
+    ANSWERS: ClassVar = "lengths of answers"
 
     measured: float
     unit: str = "output tokens"
@@ -131,6 +136,7 @@ class Budget(Stored):
     entries: list[Entry] = Field(default_factory=list)
     not_included: list[NotIncluded] = Field(default_factory=list)
     per_restart: list[float] = Field(default_factory=list)
+    answers_sketch: list[float] = Field(default_factory=list)
     drift_per_min: float | None = None
     drift_chance_per_min: float | None = None
     reason: str | None = None
@@ -175,6 +181,7 @@ def budget(
     limit_w: float | None = None,
     whole: bool = False,
     repeats: tuple[float, float] = (1, 1),
+    answers: Answers = DECLARED,
 ) -> Budget:
     """Return the budget of the windows of each restart.
 
@@ -182,6 +189,7 @@ def budget(
         boards: GPUs of the machine on which it was measured; what other boards differ by is told.
         limit_w: Sum of their power limits, W; None where unknown.
         whole: Whether windows are whole runs: their figure is that of such runs, warm-up and all.
+        answers: What the requests' answers tell of the declared work where nothing declares their lengths.
         repeats: By how much repeated prompts widen the variance of a window's mean, and beyond that of the mean of all.
 
     Source: JCGM 100:2008 (GUM), sections 4 and 5, G.4.
@@ -216,6 +224,19 @@ def budget(
             found="brackets of counter changes and the counters' lag at the windows' ends",
         ),
     ]
+    sketch: list[float] = []
+    if answers.mean_tokens and fit.kinds:
+        error, sketch = answers.error(dict(zip(fit.kinds, fit.slopes.tolist(), strict=False)))
+        entries += [
+            Entry(
+                name=Budget.ANSWERS,
+                standard_uncertainty=error,
+                kind="A",
+                distribution="t",
+                degrees_of_freedom=max(1, len(answers.signs) - 1),
+                found=f"nothing declares them: those to {pluralize(len(answers.signs), 'prompt')} are a draw",
+            )
+        ] * bool(error)
     if alike > 1 and free_blocks.all():
         entries.append(
             Entry(
@@ -230,7 +251,7 @@ def budget(
     if not whole:
         lead_in_s = min(window.lead_in_s for window in windows)
         entries[1:1] = [
-            _mix_entry(fit, shares @ off),
+            _mix_entry(fit, shares @ off, "all requests'" if answers.mean_tokens else "declared"),
             _warmth_entry(remaining_c, uncertainty_c, known=known),
             Entry(
                 name=Budget.START,
@@ -239,6 +260,7 @@ def budget(
             ),
         ]
     found = _combined(float(shares @ rates), float(values @ weights / weights.sum()), entries, values)
+    found.answers_sketch.extend(sketch)
     mean_w = sum(window.total_j for window in windows) / sum(float(window.block_s.sum()) for window in windows)
     found.not_included.append(_other_boards(boards, mean_w / limit_w if limit_w else None))
     if alike > 1 and not free_blocks.all():
@@ -277,10 +299,10 @@ def _remaining_warming(windows: Sequence[Window], shares: Floats) -> tuple[float
     return max(0.0, slope) * constant_s, hypot(slope * uncertainty_s, error * constant_s)
 
 
-def _mix_entry(fit: Fit, off: Floats) -> Entry:
-    """Return the entry for the mix of work, by how much each kind of `fit` is off its declared amount."""
+def _mix_entry(fit: Fit, off: Floats, whose: str) -> Entry:
+    """Return the entry for the mix of work, by how much each kind of `fit` is off its amount in the long run."""
     each = [
-        f"{kind} per output token {abs(by) * 100:.2f} % {'above' if by > 0 else 'below'} declared; "
+        f"{kind} per output token {abs(by) * 100:.2f} % {'above' if by > 0 else 'below'} {whose}; "
         f"J/token changes {slope:.2f} times as much"
         for kind, by, slope in zip(fit.kinds, off, fit.slopes, strict=False)
     ]

@@ -86,4 +86,6 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     if inputs.config.workload.arrival == "closed" and not inputs.config.workload.staggered_start:
         # Blocks of two seconds hold parts of the rounds of requests in lock-step.
         remedy += ", or workload.staggered_start with lengths that differ"
+    if largest.name == Budget.ANSWERS:
+        remedy = "longer windows (workload.min_duration_s), or workload.ignore_eos=true, which declares the lengths"
     return Outcome(verdict(failed=not budget.expanded <= limit), figure, threshold, remedy=remedy)

@@ -12,7 +12,7 @@ from math import hypot, inf, sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
-from wattdock.analysis import statistics
+from wattdock.analysis import Budget, statistics
 from wattdock.reports.sessions import LEAST_SESSIONS, ONE_SESSION, by_session, pooled, session_values, sessions_among
 from wattdock.reports.wording import quantity_text
 from wattdock.text import pluralize, significant
@@ -20,7 +20,7 @@ from wattdock.text import pluralize, significant
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from wattdock.analysis import Budget, ExperimentResult
+    from wattdock.analysis import ExperimentResult
     from wattdock.reports.sessions import SessionOf, Sessions
     from wattdock.store import StoredResult
 
@@ -66,7 +66,8 @@ class Pool:
         boards = statistics.Restarts.of_values([values.value for values in of_sessions])
         within, these = statistics.pooled_deviation([of_board.values for of_board in repeats]), None
         every = [budget for of_board in budgets for budget in of_board]
-        known = fmean([hypot(each.unshown, each.part(each.PROMPTS)) for each in every] or [0.0])
+        draws = Budget.PROMPTS, Budget.ANSWERS
+        known = fmean([hypot(each.unshown, *map(each.part, draws)) for each in every] or [0.0])
         over = _interval(boards.value, boards.relative_error, len(boards) - 1, known)
         if within is not None and (several or not all(budgets)):
             sizes = list(map(len, repeats))

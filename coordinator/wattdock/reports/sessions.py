@@ -19,6 +19,8 @@ from math import hypot, sqrt
 from operator import add
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wattdock.analysis import statistics
 from wattdock.text import pluralize
 from wattdock.values import all_known
@@ -26,7 +28,7 @@ from wattdock.values import all_known
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from wattdock.analysis import ExperimentResult
+    from wattdock.analysis import Budget, ExperimentResult
     from wattdock.store import StoredResult
 
     # Names a result's session.
@@ -162,8 +164,8 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
     """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
 
     Of both quantities it is of the list that all restarts of a result send, but for what both sides' windows hold in
-    common. Of joules, by the budgets, on the same boards also of the slopes that each result fitted, on others of
-    warmth, first seconds, mix and timing.
+    common. Of joules, by the budgets, also of answers whose lengths nothing declares, and on the same boards of the
+    slopes that each result fitted, on others of warmth, first seconds, mix and timing.
     """
     sides = [[row.result for row in side] for side in (first, second)]
     boards = [{frozenset(result.environment.gpu_uuids) for result in side if result.environment} for side in sides]
@@ -172,9 +174,17 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
     draws = sqrt(max(0.0, one**2 + two**2 - 2 * one * two * _lines_in_common(*sides))) if one or two else 0.0
     if quantity != statistics.ENERGY:
         return draws
+    draws = hypot(draws, max((_answers(a, b) for a in budgets[0] for b in budgets[1]), default=0.0))
     if boards[0] == boards[1]:
         return hypot(draws, max((a.apart(b) for a in budgets[0] for b in budgets[1]), default=0.0))
     return hypot(draws, *(max((budget.unshown for budget in side), default=0.0) for side in budgets))
+
+
+def _answers(a: Budget, b: Budget) -> float:
+    """Return the standard uncertainty of the logarithm of two figures' ratio by the lengths of answers."""
+    sketches = [np.array(each.answers_sketch or [0.0]) for each in (a, b)]
+    own = sum(each.part(each.ANSWERS) ** 2 - np.mean(part**2) for each, part in zip((a, b), sketches, strict=True))
+    return sqrt(max(0.0, own) + np.mean((sketches[0] - sketches[1]) ** 2))
 
 
 def _lines_in_common(*sides: Sequence[ExperimentResult]) -> float:
