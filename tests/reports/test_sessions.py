@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from make.rows import row
-from seams.analysis import SPEED, Restarts, difference, paired_difference
+from seams.analysis import SPEED, Budget, NotIncluded, Restarts, difference, paired_difference
 from seams.console import comparison_view
 from seams.reports import PRIMARY, Regression, is_equivalent, outcome, sessions_among
 from seams.reports import declared_difference as declared
@@ -291,6 +291,32 @@ def test_lists_of_prompts_are_two_draws_but_for_what_windows_have_in_common(
     [pair] = compare([first], [second]).pairs
     assert known_of(pair.tests[PRIMARY]) == pytest.approx(known, abs=1e-9)
     assert known_of(pair.tests[SPEED]) < 0.001
+
+
+@pytest.mark.parametrize(("places", "is_tested"), [((100, 199), True), ((150, 249), False)])
+def test_an_unknown_draw_cancels_with_the_same_lines_or_there_is_no_test(
+    places: tuple[int, int], is_tested: bool
+) -> None:
+    """Of joules and of tokens per second: what nobody knows is not taken for nothing."""
+    lines = {"first": 0, "listed": 400, "total": 10**12}
+    mixes = [{"restart": 0, "pass": 0, "mismatches": {}, "lines": lines, "places": at} for at in ((100, 199), places)]
+    arms = [with_entries(arm("s", [1.0, 1.1, 1.2], name), [], mix=mix) for name, mix in zip("AB", mixes, strict=True)]
+    unknown = [with_unknown_draw(each) for each in arms]
+    [pair] = compare([unknown[0]], [unknown[1]]).pairs
+    for quantity in (PRIMARY, SPEED):
+        test = pair.tests[quantity]
+        assert (test.difference is not None) == is_tested
+        assert is_tested or (test.reason or "").startswith("no test: restarts send one list of prompts")
+
+
+def with_unknown_draw(stored: StoredResult) -> StoredResult:
+    result = stored.result
+    assert result.budget
+    assert result.performance
+    told = NotIncluded(name=Budget.PROMPTS, standard_uncertainty=None, found="")
+    budget = result.budget.model_copy(update={"not_included": [told]})
+    performance = result.performance.model_copy(update={"draw_of_speed": None})
+    return replace(stored, result=result.model_copy(update={"budget": budget, "performance": performance}))
 
 
 def known_of(test: Test) -> float:

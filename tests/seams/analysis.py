@@ -3,7 +3,7 @@
 from wattdock.analysis.answers import Answers, undeclared_answers
 from wattdock.analysis.block_fit import CONTEXT, PROMPTS, SECONDS, TEMPERATURE_COEFFICIENT, Window
 from wattdock.analysis.blocks import draw_of_speed, measured_budget, window_of
-from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, BOARDS_POOLED, ROOM_C, Budget, Entry, budget
+from wattdock.analysis.budget import BOARDS, BOARDS_FOUND, BOARDS_POOLED, ROOM_C, Budget, Entry, NotIncluded, budget
 from wattdock.analysis.compute import NO_BITS, Compute, Roofline, compute
 from wattdock.analysis.conditions import differing, everything, required_conditions
 from wattdock.analysis.energy import EnergyResult, measured_energy, multi_gpu
@@ -87,6 +87,7 @@ __all__ = [
     "Measured",
     "MeteredWork",
     "NoWindowError",
+    "NotIncluded",
     "PassMix",
     "Performance",
     "Phases",

@@ -70,7 +70,10 @@ def draw_of_speed(measured: Measured) -> float | None:
         rates = tokens / seconds * seconds.sum() / tokens.sum()
         parts.append((rates - 1) * np.sqrt(seconds / seconds.mean()))
         weights.append(float(tokens.sum()))
-    return sqrt(repeated * (alike - 1)) * float(np.linalg.norm(scatter_of(parts) * weights)) / sum(weights)
+    # What all restarts share shows in none of their differences.
+    restarts = len({restart.restart for restart, _ in measured.passes})
+    shared = (alike - 1) * restarts / max(1, restarts - 1)
+    return sqrt(repeated * shared) * float(np.linalg.norm(scatter_of(parts) * weights)) / sum(weights)
 
 
 def _design_effects(measured: Measured) -> tuple[float, float]:

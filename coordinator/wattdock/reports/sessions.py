@@ -41,6 +41,10 @@ MOST_REQUESTS = 10_000_000
 SESSION_LENGTH = timedelta(hours=12)
 ONE_SESSION = "no test: one session on a side"
 NOT_IN_TURNS = "no test: restarts were not measured in turns, as after a retry"
+UNKNOWN_DRAW = "no test: restarts send one list of prompts, and windows of few blocks do not tell how lists differ"
+LONGER_WINDOWS = "measure longer windows (workload.min_duration_s), or send the same prompts on both sides"
+# Least correlation of lines with which an unknown draw cancels.
+SAME_LINES = 0.999
 NO_TEST = (
     f"no test where a side has one session, a run of a study: sessions differ by {statistics.BETWEEN_SESSIONS:.1%} "
     "and more, which a test over restarts would take for a difference between A and B. Put both into one study: "
@@ -160,8 +164,8 @@ def session_values(sessions: Mapping[str, statistics.Restarts]) -> statistics.Re
     return statistics.Restarts.of_values([restarts.value for restarts in sessions.values()])
 
 
-def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float:
-    """Return the standard uncertainty of the ratio's logarithm that restarts do not show.
+def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quantity: str) -> float | None:
+    """Return the standard uncertainty of the ratio's logarithm that restarts do not show; None where it is unknown.
 
     Of both quantities it is of the list that all restarts of a result send, but for what both sides' windows hold in
     common. Of joules, by the budgets, also of answers whose lengths nothing declares, and on the same boards of the
@@ -170,8 +174,13 @@ def unshown(first: Sequence[StoredResult], second: Sequence[StoredResult], quant
     sides = [[row.result for row in side] for side in (first, second)]
     boards = [{frozenset(result.environment.gpu_uuids) for result in side if result.environment} for side in sides]
     budgets = [[result.budget for result in side if result.budget] for side in sides]
-    one, two = (max((_draw(result, quantity) for result in side), default=0.0) for side in sides)
-    draws = sqrt(max(0.0, one**2 + two**2 - 2 * one * two * _lines_in_common(*sides))) if one or two else 0.0
+    known = [all_known(_draw(result, quantity) for result in side) for side in sides]
+    one, two = (max(draws, default=0.0) for draws in (of_side or () for of_side in known))
+    common = _lines_in_common(*sides) if one or two or None in known else 0.0
+    # Unknown draws of the same lines cancel.
+    if None in known and common < SAME_LINES:
+        return None
+    draws = 0.0 if None in known else sqrt(max(0.0, one**2 + two**2 - 2 * one * two * common))
     if quantity != statistics.ENERGY:
         return draws
     draws = hypot(draws, max((_answers(a, b) for a in budgets[0] for b in budgets[1]), default=0.0))
@@ -215,24 +224,29 @@ def _lines_in_common(*sides: Sequence[ExperimentResult]) -> float:
     return covariance(first, second) / sqrt(variances) if variances > 0 else 0.0
 
 
-def _draw(result: ExperimentResult, quantity: str) -> float:
-    """Return the relative standard uncertainty by the list that all restarts send; 0 where it is unknown.
+def _draw(result: ExperimentResult, quantity: str) -> float | None:
+    """Return the relative standard uncertainty by the list that all restarts send; None where it is unknown.
 
     A budget holds one part in R of its square, of R restarts, in what scatters within windows.
     """
-    if quantity == statistics.ENERGY:
-        restarts = len(result.budget.per_restart) if result.budget else 0
-        return result.budget.part(result.budget.PROMPTS) * sqrt(restarts / max(1, restarts - 1)) if result.budget else 0
-    return (result.performance and result.performance.draw_of_speed) or 0.0
+    if quantity != statistics.ENERGY:
+        return result.performance.draw_of_speed if result.performance else 0.0
+    if not (budget := result.budget):
+        return 0.0
+    restarts = len(budget.per_restart)
+    is_unknown = any(part.name == budget.PROMPTS for part in budget.not_included)
+    return None if is_unknown else budget.part(budget.PROMPTS) * sqrt(restarts / max(1, restarts - 1))
 
 
-def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float = 0.0) -> Outcome:
+def outcome(first: Sessions, second: Sessions, unpaired: Collection[str] = (), *, known: float | None = 0.0) -> Outcome:
     """Return how two arms differ: by pairs of restarts where they share a session, else by sessions.
 
     Args:
         unpaired: Sessions that make no pairs, see `apart`.
         known: What `unshown` returns.
     """
+    if known is None:
+        return Outcome(reason=UNKNOWN_DRAW, more=LONGER_WINDOWS)
     # A result makes no pairs with itself, unless the whole side is compared with itself.
     common = [name for name in first if name in second and (first[name] != second[name] or first == second)]
     common = [name for name in common if name not in unpaired]
