@@ -58,7 +58,7 @@ def clock_trusted(inputs: AuditInput) -> Outcome:
     unchecked = clock.unchecked_passes
     missing = f"; not checked after {pluralize(unchecked, 'pass', 'passes')}" if unchecked else ""
     status = verdict(failed=not clock.trusted, known=not unchecked)
-    return Outcome(status, f"{clock.checks} checks, offset at most {slowest}{missing}")
+    return Outcome(status, f"{clock.checks} checks, round trip at most {slowest}{missing}")
 
 
 @CHECKS.check(
