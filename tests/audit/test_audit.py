@@ -124,10 +124,13 @@ def test_a_few_arrivals_tell_no_queue_that_grows(
     assert outcome.status == status
 
 
+@pytest.mark.parametrize("declared", [9.0, None])
 @pytest.mark.parametrize(("correction", "status"), [(-0.09, "pass"), (0.09, "pass"), (-0.11, "fail"), (0.11, "fail")])
-def test_a_quiet_trace_s_beginning_is_corrected_by_a_few_percent_only(correction: float, status: str) -> None:
-    """Arrivals change J/token along a curve; prompts, answers and order were all as declared."""
-    mix = PassMix(restart=0, **{"pass": 0}, answer_tokens=9, declared_answer_tokens=9.0, mismatches={})
+def test_a_quiet_trace_s_beginning_is_corrected_by_a_few_percent_only(
+    correction: float, status: str, declared: float | None
+) -> None:
+    """Arrivals change J/token along a curve; prompts, answers and order were all as declared, if lengths are."""
+    mix = PassMix(restart=0, **{"pass": 0}, answer_tokens=9, declared_answer_tokens=declared, mismatches={})
     entry = {"name": "mix of work", "correction": correction, "standard_uncertainty": 0.01, "found": ""}
     budget = Budget.model_validate({"measured": 1.0, "energy_per_unit_j": 1.0, "entries": [entry]})
     figures = {"config": OPEN, "environment": "", "energy": "", "procedure": Procedure(mix=[mix]), "budget": budget}

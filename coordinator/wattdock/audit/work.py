@@ -68,10 +68,12 @@ def work_as_declared(inputs: AuditInput) -> Outcome | None:
         figure = ", ".join(f"{pluralize(count, 'request')} with another {name}" for name, count in mismatches.items())
         return Outcome("fail", figure, remedy="this is a fault of wattdock or of the engine: please report it")
     sent = "each text has the same ids at each repeat" if passes[0].texts else "prompts, limits and order as declared"
+    found = list[tuple[bool, str]]()
     if (difference := inputs.procedure.answers_difference) is None:
         early = sum(run_pass.ended_early for run_pass in passes)
-        return Outcome("pass", f"{sent}; no lengths of answers are declared, {early:,} ended before their limit")
-    found = [(abs(difference) > MAX_MIX_DIFFERENCE, f"answer tokens are {difference:+.2%} off those declared")]
+        sent += f"; no lengths of answers are declared, {early:,} ended before their limit"
+    else:
+        found.append((abs(difference) > MAX_MIX_DIFFERENCE, f"answer tokens are {difference:+.2%} off those declared"))
     if (draw := inputs.procedure.draw_difference) is not None:
         # A file's lengths are the same in each restart.
         chance = inputs.procedure.draw_chance * (sqrt(len(passes)) if inputs.config.prompts.file else 1)
@@ -89,7 +91,7 @@ def work_as_declared(inputs: AuditInput) -> Outcome | None:
     if any(wrong for wrong, _ in found):
         cause, remedy = _cause_of_mix(inputs)
         return Outcome("fail", f"{figure}{cause}", remedy=remedy)
-    return Outcome("pass", f"{sent}; {figure}")
+    return Outcome("pass", "; ".join(filter(None, (sent, figure))))
 
 
 @CHECKS.check(
