@@ -66,33 +66,6 @@ BOAMPS = {
         },
     },
 }
-# The same of llm-d-benchmark's br_v0_2_1_json_schema.json (commit 8bc9f1dd), which knows no other fields.
-FIGURES = {
-    "required": ["units", "mean"],
-    "properties": {"units": {"enum": ["s", "s/token", "tokens/s", "queries/s", "Watts"]}, "mean": {"type": "number"}},
-}
-LATENCIES = ("time_to_first_token", "time_per_output_token", "inter_token_latency", "request_latency")
-
-
-def only(*required: str, **properties: object) -> dict[str, object]:
-    """Return the schema of an object that has no other fields."""
-    return {"required": list(required), "properties": properties, "additionalProperties": False}
-
-
-LLM_D = only(
-    *("run", "results"),
-    version={"const": "0.2.1"},
-    run=only("uid", uid={}, eid={}, time=only(start={"type": "string"}), description={}, keywords={"type": "array"}),
-    results=only(
-        request_performance=only(
-            aggregate=only(
-                requests=only("total", total={"type": "integer"}),
-                latency=only(**dict.fromkeys(LATENCIES, FIGURES)),
-                throughput=only(output_token_rate=FIGURES, request_rate=FIGURES),
-            )
-        ),
-    ),
-)
 
 
 def test_boamps_report_holds_to_its_schema(called: Called, tmp_path: Path) -> None:
@@ -118,29 +91,6 @@ def test_boamps_report_holds_to_its_schema(called: Called, tmp_path: Path) -> No
     [measure] = trained["measures"]
     assert measure["powerConsumption"] * 3.6e6 / 2304 == pytest.approx(15.458, rel=1e-4)
     assert measure["measurementDuration"] == pytest.approx(35615.4 / 1357, rel=2e-3)
-
-
-def test_llm_d_report_holds_to_its_schema(called: Called, tmp_path: Path) -> None:
-    """Latencies, rates and watts stand where its readers look; joules per token in its description."""
-    called("form", "llm-d", SERVED, "-o", tmp_path / "report.json")
-    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    jsonschema.validate(report, LLM_D)
-    done = report["results"]["request_performance"]["aggregate"]
-    assert done["latency"]["time_to_first_token"]["p99"] == 0.7342462493199927
-    assert report["run"]["description"].startswith(f"{FIGURE}, 680.6 W")
-    assert report["run"]["uid"] == f"{report['run']['eid']} 2026-11-29T02:31:57.651+00:00"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(report | {"joules": 1}, LLM_D)
-
-
-def test_llm_d_report_has_rates_and_latencies_of_the_window(called: Called, tmp_path: Path) -> None:
-    """Answers of 256 tokens: over whole passes with shortened first answers rates were 247 to 1, TTFT p99 1.5 s."""
-    one_gpu = f"{ROOT / 'docs/measurements/data/splits-two-h200.tar'}:tensor_parallel_size=1"
-    called("form", "llm-d", one_gpu, "--again", "-o", tmp_path / "report.json")
-    done = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["results"]["request_performance"]
-    rates = {name: rate["mean"] for name, rate in done["aggregate"]["throughput"].items()}
-    assert rates["output_token_rate"] / rates["request_rate"] == pytest.approx(256, rel=1e-3)
-    assert done["aggregate"]["latency"]["time_to_first_token"]["p99"] == pytest.approx(0.0666, abs=1e-4)
 
 
 # What ML.ENERGY's leaderboard (src/types.ts, commit 0cd52dab) takes as given of a configuration, with its types.
@@ -239,7 +189,7 @@ def test_lengths_of_answers_are_the_declared_ones_in_every_form(
 ) -> None:
     """Of a file they are its own, of conversations those of all that was said; the default is nobody's."""
     made = kept(tmp_path / "made", changes | {"config.vllm.enable_prefix_caching": True})
-    for kind in ("model-card", "boamps", "llm-d", "annex-xi"):
+    for kind in ("model-card", "boamps", "annex-xi"):
         called("form", kind, made, "-o", tmp_path / "x")
         assert f"requests of {said}" in (tmp_path / "x").read_text(encoding="utf-8")
     ended = called("form", "ml-energy", made, "-o", tmp_path / "task.json")
@@ -329,7 +279,7 @@ def test_a_form_is_of_one_result_of_its_kind(called: Called, tmp_path: Path) -> 
     unknown = called("form", "xml", SERVED, "-o", tmp_path / "x")
     assert (several.returncode, unknown.returncode) == (2, 2)
     assert "4 results, and `form` takes one" in several.stderr
-    command = called("form", "llm-d", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x")
+    command = called("form", "ml-energy", f"{TRAINED}:mode=--fsdp gpus=2", "-o", "x")
     assert "a command has none; take boamps, model-card, annex-xi" in command.stderr
     assert "no experiment of" in called("form", "boamps", f"{TRAINED}:x", "-o", "x").stderr
     assert "FORM xml is not one of boamps" in unknown.stderr

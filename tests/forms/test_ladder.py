@@ -80,7 +80,7 @@ def test_money_of_what_is_not_publishable_says_so(called: Called, tmp_path: Path
     """Status and audit stand below the rungs, and in every form."""
     made = kept(tmp_path / "made", {"status": status, "audit": None})
     assert f"audit: {status}; not audited" in called("cost", made, "--price", "0.12").stdout
-    for kind in ("boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi"):
+    for kind in ("boamps", "ml-energy", "ai-energy-score", "model-card", "annex-xi"):
         called("form", kind, made, "-o", tmp_path / "x")
         assert f"{status}; not audited" in (tmp_path / "x").read_text(encoding="utf-8")
 

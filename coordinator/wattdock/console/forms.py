@@ -56,7 +56,7 @@ class FactorFlags:
         return of
 
 
-Form = Literal["boamps", "llm-d", "ml-energy", "ai-energy-score", "model-card", "annex-xi"]
+Form = Literal["boamps", "ml-energy", "ai-energy-score", "model-card", "annex-xi"]
 
 
 @with_flags

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from wattdock.forms.rungs import Ladder
 
 # Each is written by `written()` of the file here of that name; how names of its files end.
-FORMS = dict.fromkeys(("boamps", "llm-d", "ml-energy"), ".json")
+FORMS = dict.fromkeys(("boamps", "ml-energy"), ".json")
 FORMS |= dict.fromkeys(("ai-energy-score", "model-card", "annex-xi"), ".md")
-OF_REQUESTS = ("llm-d", "ml-energy", "ai-energy-score")
+OF_REQUESTS = ("ml-energy", "ai-energy-score")
 
 
 def form_text(kind: str, result: ExperimentResult, rungs: Ladder) -> str:
