@@ -84,6 +84,7 @@ TOGETHER = {
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
     "drawings": ("tests/reports/", "tests/console/test_stored.py", "tests/console/test_hostile_text.py"),
 }
+ENGINE = os.environ.get("DOCKER_HOST")
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
@@ -133,6 +134,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         is_asked_for = name.startswith(SYSTEM) or any(place.startswith(name) for place in SYSTEM)
         return None if is_asked_for or collection_path.name == "conftest.py" else True
     return True if name.startswith(UNREAD.get(config.option.markexpr, ())) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Show a container engine that the environment names to its own tests only.
+
+    Each command removes what dead coordinators left on its engine, and root's all users': orphans of another test, too.
+    """
+    os.environ.pop("DOCKER_HOST", None)
+    if ENGINE and item.nodeid.startswith((*TOGETHER["containers"], *APART)):
+        os.environ["DOCKER_HOST"] = ENGINE
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

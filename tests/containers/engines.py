@@ -111,9 +111,9 @@ def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 @contextmanager
 def tagged(mark: str) -> Iterator[str]:
     """Yield an image name of this test session's own, and remove the image afterwards."""
-    name = f"wattdock-{mark}-{uuid.uuid4().hex[:8]}"
+    name, address = f"wattdock-{mark}-{uuid.uuid4().hex[:8]}", engine_address()
     yield name
-    with closing(connect(engine_address())) as client:
+    with closing(connect(address)) as client:
         try:
             client.images.remove(name, force=True)
         except ImageNotFound:
