@@ -84,7 +84,8 @@ TOGETHER = {
     "sources": tuple(f"tests/test_{name}.py" for name in ("boundaries", "rooms", "output", "json_text")),
     "drawings": ("tests/reports/", "tests/console/test_stored.py", "tests/console/test_hostile_text.py"),
 }
-ENGINE = os.environ.get("DOCKER_HOST")
+# A container engine that the environment names, and whose tests see it.
+ENGINE, ASKS_ENGINE = os.environ.get("DOCKER_HOST"), (*TOGETHER["containers"], "tests/launch/test_launchers.py")
 # It starts engines of its own.
 APART = ("tests/containers/test_publication.py",)
 # A long file must not begin last.
@@ -143,7 +144,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     Each command removes what dead coordinators left on its engine, and root's all users': orphans of another test, too.
     """
     os.environ.pop("DOCKER_HOST", None)
-    if ENGINE and item.nodeid.startswith((*TOGETHER["containers"], *APART)):
+    if ENGINE and item.nodeid.startswith((*ASKS_ENGINE, *APART)):
         os.environ["DOCKER_HOST"] = ENGINE
 
 

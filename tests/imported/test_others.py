@@ -339,9 +339,9 @@ def test_the_command_prints_a_table_or_json(called: Called, tmp_path: Path) -> N
     assert beside.stdout.splitlines()[1].split()[0] == "own", beside
     both = json.loads(called("audit", file, "--beside", own, "--json").stdout)
     assert (both["imported"], len(both["own"])) == ([audited], 1)
-    assert called("form", "llm-d", SMOLLM2, "-o", tmp_path / "llm-d.json").returncode == 0
-    [written] = json.loads(called("audit", tmp_path / "llm-d.json", "--json").stdout)
-    assert (written["row"]["origin"], written["row"]["requests"]) == ("llm-d-benchmark 0.2", 33_749)
+    assert called("form", "ml-energy", SMOLLM2, "--again", "-o", tmp_path / "own.json").returncode == 0
+    [written] = json.loads(called("audit", tmp_path / "own.json", "--json").stdout)
+    assert (written["row"]["origin"], written["row"]["in_flight"]) == ("ML.ENERGY", 160)
     missing = called("audit", tmp_path / "none.json")
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     assert "none.json: No such file" in missing.stderr
