@@ -108,8 +108,8 @@ def draw(random: np.random.Generator, load: str, meter: Meter) -> Drawn:
     noise_w = 0.0 if load == "still" else (constant_w + full_w) * seen.noise
     begin_s, lines, restarts, windows, joules = 0.0, ["time,watts"], [], [], np.zeros(2)
     for restart in range(RESTARTS):
-        # Idle, loading, before the window, window, behind the window, idle.
-        lengths_s = [random.uniform(10, 20), random.uniform(15, 40), random.uniform(2, 30), window_s, 3.0, 30.0]
+        # Idle, loading, lead-in, window, behind the window, idle.
+        lengths_s = [random.uniform(10, 20), random.uniform(15, 40), random.uniform(21, 45), window_s, 3.0, 30.0]
         lengths_s[3] *= random.uniform(0.97, 1.03)
         lengths_s[4] = random.uniform(0.2, 5)
         edges = np.cumsum([0, *(int(length_s / DT_S) for length_s in lengths_s)])
