@@ -82,6 +82,16 @@ def test_a_packages_counter_that_each_of_its_dies_shows_counts_once(
     assert [domain.name for domain in find_domains(tmp_path).readable] == kept
 
 
+def test_a_part_of_the_packages_is_not_the_host_s(tmp_path: Path) -> None:
+    """One of two unreadable: a sum of the other would stand as the host's joules."""
+    counters = two_sockets(tmp_path)
+    counters["package-1"].write_text("no number")
+    domains = find_domains(tmp_path)
+    assert domains.readable == ()
+    assert str(domains).startswith("no RAPL (")
+    assert "intel-rapl:1" in str(domains)
+
+
 def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
     """No error where it was not asked for: most virtual machines have none."""
     domains = find_domains(tmp_path / "powercap")

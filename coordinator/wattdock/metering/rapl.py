@@ -51,19 +51,20 @@ class Domain:
 
 @dataclass(frozen=True)
 class Domains:
-    """Which counters of this host can be read.
+    """The counters of this host: all, or none and why; a sum of some would be taken for the host's.
 
     Attributes:
-        reason: Why a counter that should be read cannot be; None where all can.
+        reason: Why there is none; None where there are.
     """
 
     readable: tuple[Domain, ...] = ()
     reason: str | None = None
 
     def __str__(self) -> str:
-        """What is read and what is not, in words."""
-        read = f"RAPL: {', '.join(domain.name for domain in self.readable)}" if self.readable else "no RAPL"
-        return read + (f" ({self.reason})" if self.reason else "")
+        """What is read, or why nothing is, in words."""
+        if self.reason:
+            return f"no RAPL ({self.reason})"
+        return f"RAPL: {', '.join(domain.name for domain in self.readable)}"
 
 
 def find_domains(root: Path = POWERCAP) -> Domains:
@@ -92,7 +93,7 @@ def find_domains(root: Path = POWERCAP) -> Domains:
     if not (readable or reasons):
         reasons.append(f"{root} has no CPU package; virtual machines have none")
     # Unreadable counters usually share one reason; the first is reported.
-    return Domains(tuple(readable), reasons[0] if reasons else None)
+    return Domains((), reasons[0]) if reasons else Domains(tuple(readable))
 
 
 def _mirrors(domain: Domain, other: Domain) -> bool:
