@@ -160,7 +160,8 @@ def test_a_client_that_is_busy_or_late_is_what_is_measured(
 ) -> None:
     """Of several passes the worst counts, late by what matters beside a gap; without a server there is no client."""
     passes: Any = [
-        SimpleNamespace(client_cpu_share=each, client_late_s=late_s) for each in (share and share / 2, share)
+        SimpleNamespace(client_cpu_share=each, client_late_s=late_s, others_counted=True)
+        for each in (share and share / 2, share)
     ]
     found = serving(passes)
     speed = SimpleNamespace(serving=found, itl=gap_s and SimpleNamespace(p50_s=gap_s))
@@ -353,6 +354,7 @@ LOCAL = {"kind": "path", "name": "folder", "revision": "sha256:e"}
 SPECULATIVE = {"method": "draft_model", "model": "/models/draft", "num_speculative_tokens": 3}
 DRAFT = {"backend": "vllm", "vllm": {"speculative_config": SPECULATIVE}}
 SERVER = {"backend": "url", "url": {"base_url": "http://x:1", "environment": DIGEST}}
+TELLING = {"client_cpu_share": 0.1, "client_late_s": 0.001, "others_counted": True}
 
 
 @pytest.mark.parametrize(
@@ -361,7 +363,7 @@ SERVER = {"backend": "url", "url": {"base_url": "http://x:1", "environment": DIG
         (World(model=LOCAL), ("sha256:e", "nothing shows that they are trained")),
         (World(model={"revision": "hub-cache:e+files-sha256:f"}), ("files-sha256:f", "no hash of the hub's vouches")),
         (World(config=DRAFT), ("0123abcd", "nothing shows that they are trained")),
-        (World(config=SERVER), ("0123abcd", "as declared; not checked")),
+        (World(config=SERVER, run=TELLING), ("0123abcd", "as declared; not checked")),
     ],
 )
 def test_weights_that_nobody_can_check_are_told_in_the_verdicts_line(

@@ -42,6 +42,8 @@ def outcome(
     job: Job | None = None,
     above_idle_w: float | None = 0.0,
     third_above_w: float | None = 0.0,
+    server_url: str = "",
+    others_counted: bool = False,
 ) -> dict[str, Outcome]:
     lists = {process.gpu_uuid: 4 for process in processes if process.of_runner}
     gpus = {
@@ -55,7 +57,11 @@ def outcome(
     environment: Any = SimpleNamespace(
         gpu_uuids=list(used), leased_gpus=list(leased or used), exclusive=exclusive, job=job, host_gpus=[0, 1]
     )
-    result: Any = SimpleNamespace(gpus=gpus, config={}, environment=environment, energy=energy, procedure="")
+    config = SimpleNamespace(section=SimpleNamespace(server_url=server_url))
+    speed = SimpleNamespace(serving=SimpleNamespace(others_counted=others_counted))
+    result: Any = SimpleNamespace(
+        gpus=gpus, config=config, environment=environment, energy=energy, procedure="", performance=speed
+    )
     subject = AuditInput(result)
     return {name: outcome for name, examine in SHARING.items() if (outcome := examine(subject))}
 
@@ -123,6 +129,15 @@ def test_a_machine_whose_leases_did_not_hold_in_a_pass_is_not_to_itself() -> Non
     check = outcome(lease_faults=(None, "the lease x was removed", "the lease x was removed"))["other measurements"]
     assert (check.status, check.figure) == ("fail", "the lease x was removed")
     assert outcome(lease_faults=(None, None))["other measurements"].status == "pass"
+
+
+@pytest.mark.parametrize(("url", "counted", "status"), [("http://a", False, "unknown"), ("http://a", True, "pass")])
+def test_others_requests_are_told_by_a_found_server_that_counts_all_tokens(
+    url: str, counted: bool, status: str
+) -> None:
+    """One that wattdock started serves nobody else, whether it counts or not."""
+    assert outcome(server_url=url, others_counted=counted)["other measurements"].status == status
+    assert outcome(others_counted=counted)["other measurements"].status == "pass"
 
 
 @pytest.mark.parametrize(

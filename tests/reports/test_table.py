@@ -45,7 +45,7 @@ def test_an_open_loop_that_was_not_kept_up_with_is_called_saturated() -> None:
 
 def test_a_served_engine_s_client_is_told() -> None:
     """How busy it was, and by how much it read late."""
-    serving = {"client_cpu_share": 0.472, "client_late_s": 0.0114}
+    serving = {"client_cpu_share": 0.472, "client_late_s": 0.0114, "others_counted": True}
     served = terminal_rows(row("a", {"performance.serving": serving}))["served"]
     assert served == "client 47% busy, reads 11.4 ms late (p99)"
 

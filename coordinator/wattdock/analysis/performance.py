@@ -52,10 +52,12 @@ class Serving(Stored):
     Attributes:
         client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1.
         client_late_s: By how much it read late what had come: the 99th percentile.
+        others_counted: In every pass the server counted all its tokens, so that others' would have ended it.
     """
 
     client_cpu_share: float
     client_late_s: float
+    others_counted: bool = False
 
 
 class Drafts(Stored):
@@ -234,7 +236,8 @@ def serving(passes: Sequence[PassRecord]) -> Serving | None:
     late_s = known_max(run_pass.client_late_s for run_pass in passes)
     if share is None or late_s is None:
         return None
-    return Serving(client_cpu_share=share, client_late_s=late_s)
+    counted = all(run_pass.others_counted for run_pass in passes)
+    return Serving(client_cpu_share=share, client_late_s=late_s, others_counted=counted)
 
 
 def token_disagreements(passes: Sequence[PassRecord]) -> list[str]:

@@ -27,12 +27,19 @@ CHECKS = Checklist[AuditInput]()
     "other measurements", question="wrong", threshold="the machine's lease, or the node's, until each pass's end"
 )
 def machine_alone(inputs: AuditInput) -> Outcome:
-    """Whether wattdock's lease and the scheduler kept other measurements and jobs off the machine."""
+    """Whether wattdock's lease and the scheduler kept other measurements and jobs off the machine.
+
+    And others' requests off a server that somebody else started.
+    """
     exclusive, job = inputs.environment.exclusive, inputs.environment.job
     reasons = [] if exclusive == "machine" else [f"allowed by exclusive: {exclusive}"]
     reasons += dict.fromkeys(run_pass.lease_fault for run_pass in inputs.energy.passes if run_pass.lease_fault)
     if reasons:
         return Outcome("fail", "; ".join(reasons))
+    serving = inputs.result.performance and inputs.result.performance.serving
+    if inputs.config.section.server_url and not (serving and serving.others_counted):
+        remedy = "measure a vLLM server with its statistics on, or let wattdock start the engine"
+        return Outcome("unknown", "the server does not tell the tokens of others' requests", remedy=remedy)
     if job is None or job.exclusive or (job.alone_with and inputs.environment.gpu_uuids):
         alone = f"; job {job.id} had {job.alone_with} alone" if job else ""
         return Outcome(verdict(failed=False, known=bool(inputs.energy.passes)), f"none by wattdock{alone}")

@@ -45,10 +45,10 @@ MOST_PARTS = 10_000
 # Suffix of a record's newer state, whole, before it takes the older state's name.
 NEWER = ".new"
 # Keys that published records lack, which were written before runners counted drafts, restarts kept `started_ns`, traces
-# told their gaps and files their lines, or there were nodes.
+# told their gaps and files their lines, servers were asked for others' tokens, or there were nodes.
 LATER_KEYS = {
     *("drafted_tokens", "accepted_tokens", "units", "marked", "malformed_marks", "counting_processes"),
-    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s", "gap_s", "lines"),
+    *("repeated_ranks", "evaluations", "started_ns", "node", "clock_std_s", "gap_s", "lines", "others_counted"),
 }
 # The parts of a record that are tables only.
 IN_REQUESTS: Any = {

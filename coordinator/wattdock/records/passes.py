@@ -102,6 +102,7 @@ class PassRecord:
             only where the engine is behind its own server.
         client_late_s: By how much it read late what had come: the 99th percentile.
         tokens_without_ids: Output tokens that the server counted without telling their ids.
+        others_counted: The server counts all its tokens, so that those of others' requests would have ended the pass.
         rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
         drafted_tokens, accepted_tokens: Of speculative decoding: tokens proposed and checked, and those of them that
@@ -134,6 +135,7 @@ class PassRecord:
     client_cpu_share: float | None = None
     client_late_s: float | None = None
     tokens_without_ids: int = 0
+    others_counted: bool = False
     rendered_sha256: str | None = None
     template_asked_time: bool = False
     drafted_tokens: int | None = None

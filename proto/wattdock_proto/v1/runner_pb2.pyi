@@ -334,14 +334,16 @@ class StepSeries(_message.Message):
     def __init__(self, start_ns: _Optional[_Iterable[int]] = ..., end_ns: _Optional[_Iterable[int]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., decoded_tokens: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., context_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Serving(_message.Message):
-    __slots__ = ("client_cpu_share", "client_late_s", "tokens_without_ids")
+    __slots__ = ("client_cpu_share", "client_late_s", "tokens_without_ids", "others_counted")
     CLIENT_CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_LATE_S_FIELD_NUMBER: _ClassVar[int]
     TOKENS_WITHOUT_IDS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_COUNTED_FIELD_NUMBER: _ClassVar[int]
     client_cpu_share: float
     client_late_s: float
     tokens_without_ids: int
-    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ...) -> None: ...
+    others_counted: bool
+    def __init__(self, client_cpu_share: _Optional[float] = ..., client_late_s: _Optional[float] = ..., tokens_without_ids: _Optional[int] = ..., others_counted: bool = ...) -> None: ...
 
 class PassSummary(_message.Message):
     __slots__ = ("span", "requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "prompt_repeats", "serving", "rendered_sha256", "template_asked_time", "drafted_tokens", "accepted_tokens")

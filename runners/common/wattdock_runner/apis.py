@@ -101,8 +101,7 @@ class VllmApi(OpenAiApi):
     """
 
     tells_ids = True
-    finished_counter = "vllm:request_success_total"
-    has_metrics = True
+    token_counter = "vllm:generation_tokens_total"
     draft_counters = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
     # It looks for its engine each five seconds.
     dying_s = 7.0

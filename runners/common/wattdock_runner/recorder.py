@@ -101,6 +101,7 @@ class Serving(NamedTuple):
     client_cpu_share: float
     client_late_s: float
     tokens_without_ids: int = 0
+    others_counted: bool = False
 
 
 @dataclass

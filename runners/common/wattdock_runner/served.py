@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROBE_S, DRAIN_S = 0.02, 10.0
+# How long no token may come before a pass, longer than most steps take, and how often that is tried.
+SETTLE_S, SETTLE_LOOKS = 0.1, 30
+ALONE = "measure the server alone"
 # How long an idle connection is kept. Servers close one after a few seconds (vLLM: 5), and lose a request sent then.
 KEEP_S = 2.0
 # The largest event that is read; an event may repeat a whole prompt.
@@ -71,9 +74,9 @@ class Api:
         path: Where requests are sent.
         draft_counters: On the server's metrics page, of tokens drafted and accepted; a server that drafts none has
             none.
-        has_metrics: Whether the server has a metrics page.
         tells_ids: Whether it takes prompts as ids and tells the ids of answers; others take texts, and tell counts.
-        finished_counter: On the server's metrics page, of finished requests, whoever sent them.
+        token_counter: On the server's metrics page, of tokens generated, whoever asked for them; a server without such
+            a page has none.
         keeps_alive: Whether a connection serves one request after the other.
         reads_text: Whether the server knows the model's texts, and so ends a request at a stop string itself; otherwise
             its connection is closed there.
@@ -81,10 +84,9 @@ class Api:
     """
 
     path: str
-    has_metrics = False
     draft_counters: tuple[str, ...] = ()
     tells_ids = True
-    finished_counter = ""
+    token_counter = ""
     keeps_alive = True
     reads_text = True
     dying_s = 2.0
@@ -103,7 +105,7 @@ class Api:
 
     def counters(self, server: HttpServer) -> Mapping[str, float]:
         """Return the server's counters; they are read before and after a pass."""
-        return server.metrics() if self.has_metrics else {}
+        return server.metrics() if self.token_counter else {}
 
     def require_room(self, grown: Mapping[str, float]) -> None:
         """Refuse a pass whose requests in flight did not fit, so that it was of other work.
@@ -235,21 +237,21 @@ class ServedEngine(Engine):
     def guarded(self, doing: str, work: Callable[[], T]) -> T:
         """Return `work()`; end all streams where it fails, and name what became of the server."""
         self._answers, self._fault = [], None
-        self._watch, self._without_ids, self._sent = None, 0, 0
+        self._watch, self._without_ids, self._told = None, 0, 0
         self.server.begin()
         self._loop.run_until_complete(self._open())
         try:
-            before = self._api.counters(self.server)
+            before = self._settled()
             done = work()
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.client_cost()
             after = self._api.counters(self.server)
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
-            if (others := round(grown.get(self._api.finished_counter, 0.0)) - self._sent) > 0:
-                raise RuntimeError(f"others sent the server {others} requests in the pass; measure it alone")
+            if (others := round(grown.get(self._api.token_counter, 0.0)) - self._told) > 0:
+                raise RuntimeError(f"{others} tokens of the pass were of others' requests; {ALONE}")
             counts = [int(grown[name]) for name in self._api.draft_counters if name in grown]
             self.drafts = (counts[0], counts[1]) if counts else None
             self._api.require_room(grown)
-            self._recorder.serving = Serving(share, late_s, self._without_ids)
+            self._recorder.serving = Serving(share, late_s, self._without_ids, self._api.token_counter in before)
             return done
         except RunnerFault:
             raise
@@ -260,6 +262,22 @@ class ServedEngine(Engine):
             raise
         finally:
             self._loop.run_until_complete(self._close())
+
+    def _settled(self) -> Mapping[str, float]:
+        """Return the server's counters, once it makes no more tokens for requests that were given up.
+
+        Raises:
+            RuntimeError: It goes on making tokens, which are others'.
+        """
+        before = self._api.counters(self.server)
+        if self._api.token_counter not in before:
+            return before
+        for _ in range(SETTLE_LOOKS):
+            time.sleep(SETTLE_S)
+            earlier, before = before, self._api.counters(self.server)
+            if before[self._api.token_counter] == earlier[self._api.token_counter]:
+                return before
+        raise RuntimeError(f"the server is busy with others' requests; {ALONE}")
 
     async def _open(self) -> None:
         keeping: Any = {"keepalive_timeout": KEEP_S} if self._api.keeps_alive else {"force_close": True}
@@ -281,7 +299,6 @@ class ServedEngine(Engine):
 
     def add(self, request: RequestRecord, prompt: EncodedPrompt) -> None:
         """Send a request with the next step."""
-        self._sent += 1
         self._watch = self._watch or Watch(self._loop)
         stream = self._loop.create_task(self._stream(request, *self._bodies[prompt.position]))
         self._streams.add(stream)
@@ -331,6 +348,7 @@ class ServedEngine(Engine):
         except Exception as error:  # noqa: BLE001 - it belongs to the loop's thread, which raises it
             self._fault = self._fault or error
         self._without_ids += answer.without_ids
+        self._told += answer.tokens
         self._news.set()
 
     def _is_over(self, answer: AnswerStream) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,17 @@ from wattdock_runner.serving import serve
 from wattdock_runner.values import Arrival, Prompt, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from wattdock_runner.checkpoint import EncodedPrompt
+    from wattdock_runner.engine_server import HttpServer
 
-GAP_S = 0.05
+GAP_S, LONG_IDS = 0.05, 40
 # By the first id of a prompt.
 NAMES: tuple[str, ...] = ("GOOD", "CLOSES", "REFUSES", "FAILS", "TELLS", "HANGS", "LACKS", "DIES", "TWO_AT_ONCE")
-NAMES += ("STAYS_OPEN", "TELLS_LATE", "COUNTS_MORE", "COUNTS_LESS", "WARNS")
+NAMES += ("STAYS_OPEN", "TELLS_LATE", "COUNTS_MORE", "COUNTS_LESS", "WARNS", "LONG")
 GOOD, CLOSES, REFUSES, FAILS, TELLS, HANGS, LACKS, DIES, TWO_AT_ONCE, *MORE = range(1, len(NAMES) + 1)
-STAYS_OPEN, TELLS_LATE, COUNTS_MORE, COUNTS_LESS, WARNS = MORE
+STAYS_OPEN, TELLS_LATE, COUNTS_MORE, COUNTS_LESS, WARNS, LONG = MORE
 ENDING = {GOOD, *MORE}
 
 
@@ -41,6 +42,14 @@ class Handler(BaseHTTPRequestHandler):
     """Answers a request as the first id of its prompt says."""
 
     protocol_version = "HTTP/1.1"
+    # Sent to anybody.
+    ids = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(json.dumps({"tokens": Handler.ids}).encode())
 
     def do_POST(self) -> None:
         [what, *_] = json.loads(self.rfile.read(int(self.headers["content-length"])))["ids"]
@@ -62,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             sys.stdout.write("warning: this may run out of memory\n")
             sys.stdout.flush()
         counts = {COUNTS_MORE: 2, COUNTS_LESS: -1}.get(what, 0)
-        for number in range(3):
+        for number in range(LONG_IDS if what == LONG else 3):
             if number:
                 time.sleep(GAP_S)
             end = "length" if number == 2 and what in ENDING else None
@@ -74,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def _event(self, event: Mapping[str, Any]) -> None:
+        Handler.ids += len(event.get("ids", ()))
         self.wfile.write(b": a comment\n\ndata: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n")
         self.wfile.flush()
 
@@ -82,6 +92,11 @@ class ScriptedApi(Api):
     """What `Handler` understands."""
 
     path = "/"
+    token_counter = "tokens"
+
+    def counters(self, server: HttpServer) -> Mapping[str, float]:
+        counts: Mapping[str, float] = server.ask("/metrics")
+        return counts
 
     def body(self, workload: Workload, prompt: EncodedPrompt) -> dict[str, Any]:
         return {"ids": prompt.ids}
@@ -123,6 +138,15 @@ def outcome(engine: ServedEngine, *whats: int, gap_s: float = 0.0) -> dict[str, 
     }
 
 
+@contextmanager
+def other_client(engine: ServedEngine, after_s: float) -> Iterator[None]:
+    """Have somebody else's request run meanwhile, which begins `after_s` from now."""
+    thread = threading.Timer(after_s, lambda: engine.server.text("/", {"ids": [LONG]}))
+    thread.start()
+    yield
+    thread.join()
+
+
 def main() -> None:
     """Serve, or run a pass of each kind."""
     if len(sys.argv) > 1:
@@ -131,12 +155,20 @@ def main() -> None:
         sys.stdout.flush()
         server.serve_forever()
     outcomes: dict[str, Any] = {}
-    served.DRAIN_S = 0.5
+    served.DRAIN_S, served.SETTLE_LOOKS = 0.5, 6
     engine = started()
     for name in ("GOOD", "TWO_AT_ONCE", "CLOSES", "REFUSES", "WARNS", "FAILS", "TELLS", "HANGS", *NAMES[9:13]):
         outcomes[name] = outcome(engine, GOOD, globals()[name])
     outcomes["afterwards"] = outcome(engine, GOOD)
     outcomes["rests"] = outcome(engine, GOOD, GOOD, gap_s=3.0)
+    with other_client(engine, 0.0):
+        time.sleep(2 * GAP_S)
+        outcomes["another_before"] = outcome(engine, GOOD)
+    with other_client(engine, 0.5):
+        outcomes["another_within"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
+    ScriptedApi.token_counter = "unknown"
+    outcomes["uncounted"] = outcome(engine, GOOD)
+    ScriptedApi.token_counter = "tokens"
     for name in ("DIES", "LACKS"):
         outcomes[name] = outcome(engine, GOOD, globals()[name])
         engine.end()

@@ -48,6 +48,12 @@ def test_tokens_without_ids_are_counted_as_the_server_counts_them(outcomes: dict
     assert outcomes["GOOD"]["tokens_without_ids"] == 0
 
 
+def test_a_server_that_counts_no_tokens_cannot_tell_of_others(outcomes: dict[str, Any]) -> None:
+    """Which one that counts would have told: the other request began within the pass, and outlasted it."""
+    assert outcomes["GOOD"]["others_counted"] is True
+    assert (outcomes["uncounted"]["tokens"], outcomes["uncounted"]["others_counted"]) == (3, False)
+
+
 def test_the_client_tells_its_own_cost(outcomes: dict[str, Any]) -> None:
     """Of a thread that mostly waits, little."""
     assert 0 < outcomes["GOOD"]["client_cpu_share"] < 0.9
@@ -68,6 +74,8 @@ def test_the_client_tells_its_own_cost(outcomes: dict[str, Any]) -> None:
         ("STAYS_OPEN", "RuntimeError", "the server ended its answers not within 0.5 s of their last tokens"),
         ("COUNTS_LESS", "RuntimeError", "the server sent 3 ids of the 2 tokens of request 1"),
         ("HANGS", "PassCancelled", "the client cancelled the pass"),
+        ("another_before", "RuntimeError", "the server is busy with others' requests; measure the server alone"),
+        ("another_within", "RuntimeError", " tokens of the pass were of others' requests; measure the server alone"),
         ("DIES", "WorkerDied", "the engine's server is gone: it ended with code 7"),
         ("LACKS", "OutOfMemory", "the engine's server: cuda: out of memory, 5 GiB"),
     ],
