@@ -159,7 +159,7 @@ def _variance_of_mean(values: Floats) -> float:
     Of blocks of several values the largest counts: a meter's means overlap, and it may tell one reading several times.
     """
     found = []
-    for size in BLOCKS[: max(1, np.searchsorted(BLOCKS, len(values) / LEAST_BLOCKS, "right"))]:
+    for size in (size for size in BLOCKS if size == 1 or size * LEAST_BLOCKS <= len(values)):
         means = values[: len(values) // size * size].reshape(-1, size).mean(axis=1)
         found.append(float(np.mean(np.diff(means) ** 2)) / 2 / len(means))
     return max(found)

@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 # Its environment has all that a client needs.
 PYTHON = VLLM_PYTHON
 START_S = 300
+ASKED = {"model": "mine", "prompt": [5, 6, 7], "max_tokens": 300, "ignore_eos": True}
 CHAT = pb.Prompt(messages_json=json.dumps([{"role": "user", "content": "a watt"}]))
 
 
@@ -122,14 +125,14 @@ def llamacpp_url(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactor
 def test_a_vllm_server_that_runs_gives_the_ids_that_vllm_gives_when_wattdock_starts_it(
     runner: Runner, checkpoint: Checkpoint, vllm_url: str
 ) -> None:
-    """Which are plain transformers'; texts are tokenized there; others' requests in a pass refuse it."""
+    """Which are plain transformers'; texts are tokenized there."""
     loaded = load(runner, vllm_url, "mine")
     environment = loaded.environment
     assert (environment.framework, environment.framework_version[:2]) == ("vllm", "0.")
     assert json.loads(loaded.effective_engine_args_json) == {"model": "mine", "context_tokens": 512}
     result = run(runner)
     assert output_ids(result) == checkpoint.continuations
-    assert result.summary.serving.tokens_without_ids == 0
+    assert (result.summary.serving.tokens_without_ids, result.summary.serving.others_counted) == (0, True)
     ended = run(runner, ignore_eos=False)
     assert any(record.finish_reason == "stop" for record in ended.requests)
     texts = runner.generate(workload(chat_template=True), [pb.Prompt(text="a watt"), CHAT])
@@ -142,6 +145,27 @@ def test_a_vllm_server_that_runs_gives_the_ids_that_vllm_gives_when_wattdock_sta
     assert 0 < plain.prompt_tokens < texts.requests[0].prompt_tokens
     code, detail = runner.refused_pass(workload(), [ids_prompt(600)])
     assert (code, "600 + 5 positions, and the model has 512" in detail) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_pass_beside_another_client_of_a_vllm_server_is_refused(runner: Runner, vllm_url: str) -> None:
+    """Whose requests begin before the pass and end after it; once it is gone, passes go on."""
+    load(runner, vllm_url, "mine")
+    gone = threading.Event()
+
+    def ask_on() -> None:
+        while not gone.is_set():
+            asking.ask(vllm_url, "/v1/completions", ASKED)
+
+    with ThreadPoolExecutor() as threads:
+        # At any time one of them is in the middle of an answer.
+        others = [threads.submit(ask_on) for _ in range(2)]
+        time.sleep(1.0)
+        code, detail = runner.refused_pass(workload(), [ids_prompt(9)])
+        gone.set()
+        for other in others:
+            other.result()
+    assert (code, "others' requests; measure the server alone" in detail) == ("INTERNAL", True)
+    assert len(run(runner).requests) > 0
 
 
 def test_a_llama_cpp_server_that_runs_gives_the_ids_that_llama_cpp_gives_when_wattdock_starts_it(
