@@ -52,7 +52,8 @@ class Serving(Stored):
     Attributes:
         client_cpu_share: Busy share of the one thread that sent requests and read answers, 0 to 1.
         client_late_s: By how much it read late what had come: the 99th percentile.
-        others_counted: In every pass the server counted all its tokens, so that others' would have ended it.
+        others_counted: In every pass the server counted as many tokens as it told; more, for others' requests, would
+            have ended it.
     """
 
     client_cpu_share: float

@@ -102,7 +102,8 @@ class PassRecord:
             only where the engine is behind its own server.
         client_late_s: By how much it read late what had come: the 99th percentile.
         tokens_without_ids: Output tokens that the server counted without telling their ids.
-        others_counted: The server counts all its tokens, so that those of others' requests would have ended the pass.
+        others_counted: The server counted as many tokens as it told; more, for others' requests, would have ended the
+            pass.
         rendered_sha256: Of the ids of the text prompts as the runner rendered and encoded them; None without text.
         template_asked_time: Whether the chat template asked for the present, which is that of the study's begin.
         drafted_tokens, accepted_tokens: Of speculative decoding: tokens proposed and checked, and those of them that

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROBE_S, DRAIN_S = 0.02, 10.0
-# How long no token may come before a pass, longer than most steps take, and how often that is tried.
+# How long no token may come before and after a pass, longer than most steps take, and how often that is tried.
 SETTLE_S, SETTLE_LOOKS = 0.1, 30
 ALONE = "measure the server alone"
 # How long an idle connection is kept. Servers close one after a few seconds (vLLM: 5), and lose a request sent then.
@@ -244,14 +244,15 @@ class ServedEngine(Engine):
             before = self._settled()
             done = work()
             share, late_s = (0.0, 0.0) if self._watch is None else self._watch.client_cost()
-            after = self._api.counters(self.server)
+            after = self._settled()
             grown = {name: total - before.get(name, 0.0) for name, total in after.items()}
             if (others := round(grown.get(self._api.token_counter, 0.0)) - self._told) > 0:
                 raise RuntimeError(f"{others} tokens of the pass were of others' requests; {ALONE}")
             counts = [int(grown[name]) for name in self._api.draft_counters if name in grown]
             self.drafts = (counts[0], counts[1]) if counts else None
             self._api.require_room(grown)
-            self._recorder.serving = Serving(share, late_s, self._without_ids, self._api.token_counter in before)
+            # Of several servers at one address, one tells its own tokens only.
+            self._recorder.serving = Serving(share, late_s, self._without_ids, others_counted=others == 0)
             return done
         except RunnerFault:
             raise
@@ -264,7 +265,7 @@ class ServedEngine(Engine):
             self._loop.run_until_complete(self._close())
 
     def _settled(self) -> Mapping[str, float]:
-        """Return the server's counters, once it makes no more tokens for requests that were given up.
+        """Return the server's counters, once it makes no more tokens, as for requests that were given up.
 
         Raises:
             RuntimeError: It goes on making tokens, which are others'.

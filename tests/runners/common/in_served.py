@@ -165,7 +165,9 @@ def main() -> None:
         time.sleep(2 * GAP_S)
         outcomes["another_before"] = outcome(engine, GOOD)
     with other_client(engine, 0.5):
-        outcomes["another_within"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
+        outcomes["another_within"] = outcome(engine, GOOD, GOOD, gap_s=3.0)
+    with other_client(engine, 0.5):
+        outcomes["another_beyond"] = outcome(engine, GOOD, GOOD, gap_s=1.0)
     ScriptedApi.token_counter = "unknown"
     outcomes["uncounted"] = outcome(engine, GOOD)
     ScriptedApi.token_counter = "tokens"

@@ -49,8 +49,10 @@ def test_tokens_without_ids_are_counted_as_the_server_counts_them(outcomes: dict
 
 
 def test_a_server_that_counts_no_tokens_cannot_tell_of_others(outcomes: dict[str, Any]) -> None:
-    """Which one that counts would have told: the other request began within the pass, and outlasted it."""
+    """While one that counts tells of a request that began before a pass, or within it, or outlasted it."""
     assert outcomes["GOOD"]["others_counted"] is True
+    # One behind a balancer counts a part.
+    assert outcomes["COUNTS_MORE"]["others_counted"] is False
     assert (outcomes["uncounted"]["tokens"], outcomes["uncounted"]["others_counted"]) == (3, False)
 
 
@@ -75,6 +77,7 @@ def test_the_client_tells_its_own_cost(outcomes: dict[str, Any]) -> None:
         ("COUNTS_LESS", "RuntimeError", "the server sent 3 ids of the 2 tokens of request 1"),
         ("HANGS", "PassCancelled", "the client cancelled the pass"),
         ("another_before", "RuntimeError", "the server is busy with others' requests; measure the server alone"),
+        ("another_beyond", "RuntimeError", "the server is busy with others' requests; measure the server alone"),
         ("another_within", "RuntimeError", " tokens of the pass were of others' requests; measure the server alone"),
         ("DIES", "WorkerDied", "the engine's server is gone: it ended with code 7"),
         ("LACKS", "OutOfMemory", "the engine's server: cuda: out of memory, 5 GiB"),

@@ -135,12 +135,15 @@ def test_a_vllm_server_that_runs_gives_the_ids_that_vllm_gives_when_wattdock_sta
     assert (result.summary.serving.tokens_without_ids, result.summary.serving.others_counted) == (0, True)
     ended = run(runner, ignore_eos=False)
     assert any(record.finish_reason == "stop" for record in ended.requests)
+    assert ended.summary.serving.others_counted
     texts = runner.generate(workload(chat_template=True), [pb.Prompt(text="a watt"), CHAT])
     assert texts.requests[0].prompt_hash == texts.requests[1].prompt_hash
     [whole] = runner.generate(workload(return_text=True), [pb.Prompt(text="a watt")]).requests
     stop = next(letter for letter in whole.text[1:] if letter.isascii())
-    [cut] = runner.generate(workload(return_text=True, stop=[stop]), [pb.Prompt(text="a watt")]).requests
+    stopped = runner.generate(workload(return_text=True, stop=[stop]), [pb.Prompt(text="a watt")])
+    [cut] = stopped.requests
     assert (cut.text, cut.finish_reason) == (whole.text.partition(stop)[0], "stop")
+    assert stopped.summary.serving.others_counted
     [plain] = runner.generate(workload(), [pb.Prompt(text="a watt")]).requests
     assert 0 < plain.prompt_tokens < texts.requests[0].prompt_tokens
     code, detail = runner.refused_pass(workload(), [ids_prompt(600)])
