@@ -102,7 +102,7 @@ class HostReadings(NamedTuple):
         for (restart, pass_ns), window in zip(passes, windows, strict=True):
             start_ns, length_s = window.start_ns or 0, window.duration_s or 0
             if start_ns - pass_ns < LAG_S * NS_PER_S:
-                return f"windows begin less than {LAG_S:g} s after their passes; set warmup.profile: lead-in"
+                return f"windows begin less than {LAG_S:g} s after their passes, and readings may be of before"
             found = self._in_window(restart, start_ns, length_s, list(result.used_gpus))
             if isinstance(found, str):
                 return f"restart {restart.restart + 1}: {found}"
