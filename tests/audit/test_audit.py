@@ -25,7 +25,14 @@ from make.audit_world import (
 )
 from make.outcomes import known
 from seams.analysis import NORMAL95, GpuResult, PassMix, Performance, Procedure, serving
-from seams.audit import AuditInput, arrivals_kept_up_with, client_keeps_up, gpus_fed, work_as_declared
+from seams.audit import (
+    AuditInput,
+    arrivals_kept_up_with,
+    client_keeps_up,
+    gpus_fed,
+    uncertainty_small,
+    work_as_declared,
+)
 from seams.launch import Engine, Image, PackageLock
 from seams.records import DeclaredWork
 
@@ -197,6 +204,27 @@ def test_a_gpu_that_waits_for_its_host_is_named(
     outcome = gpus_fed(AuditInput(result))
     assert (outcome and outcome.status) == status
     assert outcome is None or outcome.figure.endswith("178 of 700 W")
+
+
+@pytest.mark.parametrize(
+    ("entry", "busy", "words"),
+    [
+        (Budget.RESTARTS, 0.18, "the GPUs are idle in 82% of the worst pass: give each step more work"),
+        (Budget.RESTARTS, 0.9, "more restarts, or longer windows"),
+        (Budget.ROOM, 0.18, "more restarts, or longer windows"),
+    ],
+)
+def test_restarts_that_differ_with_a_starved_gpu_need_more_work_in_a_step(entry: str, busy: float, words: str) -> None:
+    """On such an H200 they differed by 17 %: 300 of them would have made 2 %."""
+    budget = SimpleNamespace(expanded=0.44, entries=[SimpleNamespace(name=entry, share=1.0, found="")])
+    gpus = {"GPU-0": GpuResult(used=True, worst_pass_busy_share=busy)}
+    config = ExperimentConfig.model_validate({"backend": "vllm"})
+    machine: Any = SimpleNamespace(gpu_count=1)
+    result: Any = SimpleNamespace(
+        config=config, environment=machine, energy="", procedure="", used_gpus=gpus, budget=budget
+    )
+    outcome = known(uncertainty_small(AuditInput(result)))
+    assert (outcome.status, known(outcome.remedy).startswith(words)) == ("fail", True)
 
 
 OPEN = ExperimentConfig.model_validate({"workload": {"arrival": "poisson", "rate_per_s": 2}, "backend": "vllm"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattdock.analysis import Audit, Budget
 from wattdock.audit.check import AuditInput, Checklist, Outcome, verdict
+from wattdock.audit.work import MORE_WORK, gpus_fed
 from wattdock.text import joules_per
 
 # Largest change of J/token per minute: in 5 minutes it makes the 2 % by which a figure may be uncertain.
@@ -86,6 +87,8 @@ def uncertainty_small(inputs: AuditInput) -> Outcome | None:
     if inputs.config.workload.arrival == "closed" and not inputs.config.workload.staggered_start:
         # Blocks of two seconds hold parts of the rounds of requests in lock-step.
         remedy += ", or workload.staggered_start with lengths that differ"
+    if largest.name == Budget.RESTARTS and (fed := gpus_fed(inputs)) and fed.status == "warn":
+        remedy = f"the GPUs are {fed.figure}: {MORE_WORK}"
     if largest.name == Budget.ANSWERS:
         remedy = "longer windows (workload.min_duration_s), or workload.ignore_eos=true, which declares the lengths"
     return Outcome(verdict(failed=not budget.expanded <= limit), figure, threshold, remedy=remedy)

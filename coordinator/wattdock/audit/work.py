@@ -27,6 +27,7 @@ MAX_CLIENT_SHARE, MAX_CLIENT_LATE_S = 0.8, 0.02
 MAX_BACKLOG_SLOPE = 0.02
 # Largest idle share of a fed GPU, our own judgement: fed H200s were busy 86 % of a pass and more, others 31 and 67 %.
 MAX_STARVED_SHARE = 0.2
+MORE_WORK = "give each step more work (more requests in flight, longer prompts), or use a faster host"
 
 CHECKS = Checklist[AuditInput]()
 
@@ -241,7 +242,7 @@ def arrivals_kept_up_with(inputs: AuditInput) -> Outcome | None:
     "work for the GPUs",
     threshold=f"none of them computes in at most {MAX_STARVED_SHARE:.0%} of any pass",
     source="NVML's samples of the time in which a kernel ran, of the busiest GPU; the limit is our own judgement",
-    remedy="give each step more work: more requests in flight, longer prompts; or use a faster host",
+    remedy=MORE_WORK,
 )
 def gpus_fed(inputs: AuditInput) -> Outcome | None:
     """Whether GPUs wait for their host, whose speed and neighbours the figure then depends on; not in an open loop."""
