@@ -215,7 +215,7 @@ def test_a_gpu_that_waits_for_its_host_is_named(
     ],
 )
 def test_restarts_that_differ_with_a_starved_gpu_need_more_work_in_a_step(entry: str, busy: float, words: str) -> None:
-    """On such an H200 they differed by 17 %: 300 of them would have made 2 %."""
+    """On such an H200 they differed by 17 %: 290 of them would have made 2 %."""
     budget = SimpleNamespace(expanded=0.44, entries=[SimpleNamespace(name=entry, share=1.0, found="")])
     gpus = {"GPU-0": GpuResult(used=True, worst_pass_busy_share=busy)}
     config = ExperimentConfig.model_validate({"backend": "vllm"})
