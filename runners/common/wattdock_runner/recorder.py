@@ -220,8 +220,8 @@ def merged(parts: Sequence[PassRecord]) -> PassRecord:
     servings = [part.serving for part in parts if part.serving]
     serving = None
     if servings:
-        shares, late_s, without_ids = zip(*servings, strict=True)
-        serving = Serving(max(shares), max(late_s), sum(without_ids))
+        shares, late_s, without_ids, others_counted = zip(*servings, strict=True)
+        serving = Serving(max(shares), max(late_s), sum(without_ids), all(others_counted))
     drafts = {name: [getattr(part, name) for part in parts] for name in ("drafted_tokens", "accepted_tokens")}
     return PassRecord(
         span=Span("pass", min(part.span.start_ns for part in parts), max(part.span.end_ns for part in parts)),
